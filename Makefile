@@ -1,0 +1,44 @@
+# Everything a contributor needs; each target makes its own environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PEER := .venv-peer
+ROUNDS ?= 50
+SEED ?= 0
+
+.PHONY: demo test test-peer lint format drills clean
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+$(PEER)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(PEER)
+	$(PEER)/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' tensorflow-cpu
+	touch $@
+
+demo: $(VENV)/.ready  ## train the embedded digits, on one device and on a cluster
+	$(BIN)/stratagem demo
+
+test: $(VENV)/.ready  ## all tests that need no other framework
+	$(BIN)/pytest tests/unit tests/process
+
+test-peer: $(PEER)/.ready  ## the tests against TensorFlow, in an environment of their own
+	$(PEER)/bin/pytest tests/peer
+
+lint: $(VENV)/.ready  ## style, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/unit/test_layers.py
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+drills: $(VENV)/.ready  ## break things on purpose: make drills ROUNDS=50 SEED=0
+	$(BIN)/python -m drills --rounds $(ROUNDS) --seed $(SEED)
+
+clean:
+	rm -rf $(VENV) $(PEER) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,102 @@
+"""The house: each layer imports only layers below it, and no module imports itself by a detour."""
+
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import stratagem
+
+PACKAGE = Path(stratagem.__file__).parent
+
+# Bottom to top; the names on one line are neighbours that must not import each other.
+LAYERS: list[set[str]] = [
+    {"errors", "environment"},
+    {"cluster"},
+    {"devices"},
+    {"runtime"},
+    {"keep", "data"},
+    {"waist"},
+    {"collectives", "parameters"},
+    {"strategies"},
+    {"training"},
+    {"keras", "flax", "functions", "estimator", "deploy"},
+    {"launch"},
+]
+LEVEL = {layer: level for level, layers in enumerate(LAYERS) for layer in layers}
+# `stratagem` itself (the lazy public list) and `python -m stratagem` stand above all.
+ROOF = {"", "__main__"}
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+def imports(name: str, path: Path) -> set[str]:
+    """The modules of the package that `path` imports anywhere in it, lazily or not."""
+    known = modules()
+    found = set()
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively: write the whole name"
+            found.add(str(node.module))
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    ours = {found_name.removeprefix("stratagem").lstrip(".") for found_name in found if _is_ours(found_name)}
+    return {target for target in ours if target in known and target != name}
+
+
+def _is_ours(name: str) -> bool:
+    return name == "stratagem" or name.startswith("stratagem.")
+
+
+def layer_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+@pytest.mark.parametrize("name", sorted(set(modules()) - ROOF))
+def test_imports_point_down(name: str) -> None:
+    own = layer_of(name)
+    assert own in LEVEL, f"{own} is in no layer: add it to LAYERS where DESIGN puts it"
+    for target in imports(name, modules()[name]):
+        if target in ROOF:
+            assert own == "launch", f"{name} imports the package itself, which stands above it"
+            continue
+        other = layer_of(target)
+        assert other == own or LEVEL[other] < LEVEL[own], f"{name} imports {target}, which is not below it"
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    # A package's __init__ re-exports its modules, and importing a module runs its package: not a cycle.
+    graph = {
+        name: {target for target in imports(name, path) if not name.startswith(f"{target}.")}
+        for name, path in modules().items()
+        if name not in ROOF
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("module", ["stratagem", "stratagem.cluster", "stratagem.launch.cli"])
+def test_starts_without_jax(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('jax' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
