@@ -6,6 +6,7 @@ can pass their own; `None` means this process's environment.
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 RUN_ID = "STRATAGEM_RUN"
 """Names the run; every process that `stratagem run` starts carries it."""
@@ -15,6 +16,14 @@ LISTEN_FD = "STRATAGEM_LISTEN_FD"
 """Descriptor of the bound socket that the launcher handed to this task."""
 LOG_LEVEL = "STRATAGEM_LOG"
 """Level of the `stratagem` logger: debug, info, warning or error."""
+SECRET = "STRATAGEM_SECRET"
+"""The cluster's secret itself."""
+SECRET_FILE = "STRATAGEM_SECRET_FILE"
+"""A file with the cluster's secret; white space around it does not count."""
+TLS_CA, TLS_CERT, TLS_KEY = "STRATAGEM_TLS_CA", "STRATAGEM_TLS_CERT", "STRATAGEM_TLS_KEY"
+"""PEM files for TLS between hosts: the authority, this task's certificate, its key."""
+SHARED_MEMORY = "STRATAGEM_SHM"
+"""`off` keeps tensors out of shared memory, also between tasks on one host."""
 
 
 def current(environ: Mapping[str, str] | None = None) -> Mapping[str, str]:
@@ -31,3 +40,32 @@ def listen_fd(environ: Mapping[str, str] | None = None) -> int | None:
     """Descriptor of the socket that the launcher bound for this task, if there is one."""
     value = current(environ).get(LISTEN_FD)
     return None if value is None else int(value)
+
+
+def no_colour(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the user asked for output without colours (NO_COLOR, as everywhere)."""
+    return bool(current(environ).get("NO_COLOR"))
+
+
+def secret(environ: Mapping[str, str] | None = None) -> str | None:
+    """The cluster's secret, from the variable or else from the file; `None` if neither is set.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    value = current(environ).get(SECRET)
+    if value is not None:
+        return value
+    path = current(environ).get(SECRET_FILE)
+    return None if path is None else Path(path).read_text().strip()
+
+
+def tls_files(environ: Mapping[str, str] | None = None) -> tuple[str | None, str | None, str | None]:
+    """Paths of the authority, the certificate and the key for TLS; `None` for those not set."""
+    values = current(environ)
+    return values.get(TLS_CA) or None, values.get(TLS_CERT) or None, values.get(TLS_KEY) or None
+
+
+def shared_memory(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether tasks on one host may exchange tensors through shared memory."""
+    return current(environ).get(SHARED_MEMORY, "").lower() not in {"off", "0", "false", "no"}

@@ -6,6 +6,16 @@ StratagemError
 │   ├── DeviceSpecError (ValueError)       a device string that is not one
 │   ├── DeviceNotFoundError (LookupError)  a well-formed name of a device that is not there
 │   └── ConfigurationError (RuntimeError)  `configure` with wrong values, or too late
+├── RemoteError                            something went wrong between two tasks; `.task` names the far one
+│   ├── TaskUnreachable (ConnectionError)  no connection to a task within the deadline
+│   ├── TaskLost (ConnectionError)         the connection broke, or the task died, during a call
+│   ├── DeadlineExceeded (TimeoutError)    the task did not answer in time
+│   ├── AuthenticationError                wrong or missing secret, or TLS that does not fit
+│   ├── ProtocolError                      another protocol version, or bytes that are no frame
+│   ├── LimitExceeded                      more bytes, connections or variables than the server allows
+│   ├── ProgramRefused                     a shipped program with an operation that is not allowed
+│   ├── VariableNotFound (LookupError)     no variable of that name on the task
+│   └── RemoteCallError                    the far side raised something of its own; its traceback is text
 └── LaunchError                            a job that cannot be started as asked
 
 Each message says what was got, what is allowed, and what to do next. Foreign errors (sockets, JAX, the
@@ -35,6 +45,54 @@ class DeviceNotFoundError(DeviceError, LookupError):
 
 class ConfigurationError(DeviceError, RuntimeError):
     """`configure` was called with values that cannot work, or after JAX had started its backends."""
+
+
+class RemoteError(StratagemError):
+    """Something went wrong between two tasks.
+
+    Attributes:
+        task: The far task's name, such as `/job:ps/task:0`, once it is known.
+        remote_traceback: The far side's traceback as text, if the error happened there.
+    """
+
+    task: str | None = None
+    remote_traceback: str | None = None
+
+
+class TaskUnreachable(RemoteError, ConnectionError):
+    """No connection to a task could be made within the deadline."""
+
+
+class TaskLost(RemoteError, ConnectionError):
+    """The connection broke, or the task died, during a call."""
+
+
+class DeadlineExceeded(RemoteError, TimeoutError):
+    """The task did not answer in time."""
+
+
+class AuthenticationError(RemoteError):
+    """The two sides do not share a secret, or their TLS settings do not fit."""
+
+
+class ProtocolError(RemoteError):
+    """The far side speaks another version of the protocol, or sent bytes that are no frame."""
+
+
+class LimitExceeded(RemoteError):
+    """More bytes, connections or variables than the server allows."""
+
+
+class ProgramRefused(RemoteError):
+    """A shipped program has an operation, a custom call or a size that the server does not allow."""
+
+
+class VariableNotFound(RemoteError, LookupError):
+    """The task holds no variable of that name."""
+
+
+class RemoteCallError(RemoteError):
+    """The far side raised an error that is not one of ours; `remote_traceback` has its text."""
 
 
 class LaunchError(StratagemError):

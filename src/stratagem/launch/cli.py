@@ -1,8 +1,46 @@
-"""The `stratagem` command."""
+"""The `stratagem` command. Each subcommand is loaded when it is asked for, so that help comes at once."""
+
+import sys
+from importlib import import_module
 
 import click
 
+from stratagem.errors import LaunchError, StratagemError
 
-@click.group()
-def main() -> None:
+_COMMANDS = {
+    "run": ("stratagem.launch.run", "Run a script as every task of a local cluster."),
+}
+"""Name of each command: its module, which has a function of that name, and what the list of commands says."""
+
+
+class _Commands(click.Group):
+    """Finds commands in the table above."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(module), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
+
+@click.group(cls=_Commands)
+@click.version_option(package_name="stratagem")
+def stratagem() -> None:
     """Distributed training that anyone can switch on."""
+
+
+def main() -> None:
+    """Entry point of the console script: our own errors become a line, not a traceback."""
+    try:
+        stratagem()
+    except StratagemError as error:
+        click.echo(f"stratagem: {error}", err=True)
+        sys.exit(2 if isinstance(error, LaunchError) else 1)

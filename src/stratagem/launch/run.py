@@ -1,0 +1,62 @@
+"""`stratagem run`: a whole cluster of local processes by one command."""
+
+import os
+import sys
+import uuid
+from pathlib import Path
+
+import click
+
+from stratagem import environment
+from stratagem.errors import LaunchError
+from stratagem.launch.output import LogFiles
+from stratagem.launch.plan import JobShape, command_of
+from stratagem.launch.policy import Policy, RestartRule
+from stratagem.launch.supervisor import Supervisor
+
+
+@click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@click.option("--ps", default=0, metavar="N", type=click.IntRange(min=0), help="Parameter servers.  [default: 0]")
+@click.option("--workers", default=1, metavar="N", type=click.IntRange(min=1), help="Workers; worker 0 is the chief.  [default: 1]")
+@click.option("--evaluator", is_flag=True, help="Add an evaluator beside the cluster.")
+@click.option("--max-restarts", default=0, metavar="R", type=click.IntRange(min=0), help="Restarts that the whole run may use.  [default: 0]")
+@click.option("--restart", "rule", type=click.Choice(["task", "job"]), help="What to restart.  [default: the failed task with --ps, else the job]")
+@click.option("--grace", default=2.0, metavar="S", type=click.FloatRange(min=0), help="Seconds that SIGTERM leaves tasks to save.  [default: 2]")
+@click.option("--log-dir", metavar="D", type=click.Path(path_type=Path), help="Also write each task's output to D/JOB-INDEX.log.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(
+    ps: int,
+    workers: int,
+    evaluator: bool,
+    max_restarts: int,
+    rule: RestartRule | None,
+    grace: float,
+    log_dir: Path | None,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run SCRIPT as every task of a cluster of local processes, each with its own TF_CONFIG.
+
+    All end together: when the job is done, when a task fails, on Ctrl-C, on SIGTERM, when the terminal is
+    closed, and when this command itself is killed. Exit codes: 0 done, 1 a task failed, 2 wrong usage,
+    130 Ctrl-C, 143 SIGTERM, 129 closed terminal.
+
+    \b
+    Example:
+      stratagem run --ps 1 --workers 2 train.py --steps 1000
+    """
+    if sys.platform != "linux":
+        raise LaunchError(f"`stratagem run` needs Linux (prctl and /proc) to be sure of ending all; this is {sys.platform}")
+    shape = JobShape(command_of(script, arguments), workers=workers, ps=ps, evaluator=evaluator)
+    policy = Policy(shape.tasks, max_restarts, rule or ("task" if ps else "job"), grace)
+    inherited = environment.current()
+    supervisor = Supervisor(
+        shape,
+        policy,
+        run_id=uuid.uuid4().hex,
+        inherited=inherited,
+        log_files=None if log_dir is None else LogFiles(log_dir),
+        colour=os.isatty(1) and not environment.no_colour(),
+    )
+    sys.exit(supervisor.run())

@@ -1,0 +1,295 @@
+"""`stratagem run` with real processes: what users see when all goes well, and when it does not."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from drills.launcher import OWN_TERMINAL, SCRIPT, drill
+from drills.processes import Marked, launcher, until
+
+PRELUDE = """
+import json, os, signal, socket, subprocess, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+job, index = config["task"]["type"], config["task"]["index"]
+name = f"{job}:{index}"
+generation = int(os.environ["STRATAGEM_GENERATION"])
+"""
+GONE = 10.0
+"""Seconds: the drills measure the promised two; here it only has to happen."""
+
+
+@pytest.fixture
+def script(tmp_path: Path):  # type: ignore[no-untyped-def]
+    def write(body: str) -> Path:
+        path = tmp_path / "script.py"
+        path.write_text(PRELUDE + textwrap.dedent(body))
+        return path
+
+    return write
+
+
+def test_every_task_gets_its_own_config_and_arguments(script) -> None:  # type: ignore[no-untyped-def]
+    path = script('print(json.dumps({"config": config, "arguments": sys.argv[1:]}))')
+    with launcher("--ps", "1", "--workers", "2", "--evaluator", path, "--lr", "0.1", "--workers=7") as job:
+        code, out, _ = job.finish()
+    assert code == 0
+    said = {line.split("]")[0][1:]: json.loads(line.partition("] ")[2]) for line in out.splitlines()}
+    assert sorted(said) == ["evaluator:0", "ps:0", "worker:0", "worker:1"]
+    for name, words in said.items():
+        assert "{type}:{index}".format(**words["config"]["task"]) == name
+        assert words["arguments"] == ["--lr", "0.1", "--workers=7"]
+    clusters = [words["config"]["cluster"] for words in said.values()]
+    assert all(cluster == clusters[0] for cluster in clusters)
+    assert {job: len(addresses) for job, addresses in clusters[0].items()} == {"ps": 1, "worker": 2}
+
+
+def test_stdout_and_stderr_keep_apart_and_lines_whole(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("""
+        for number in range(200):
+            print(name, "out", number)
+            print(name, "err", number, file=sys.stderr)
+        sys.stdout.write("no end")
+    """)
+    with launcher("--workers", "3", path) as job:
+        code, out, err = job.finish()
+    assert code == 0
+    for text, stream in ((out, "out"), (err, "err")):
+        for index in range(3):
+            numbers = re.findall(rf"^\[worker:{index}\] worker:{index} {stream} (\d+)$", text, re.MULTILINE)
+            assert numbers == [str(number) for number in range(200)]
+    assert out.count("no end\n") == 3
+
+
+def test_failure_is_shown_with_its_task_and_traceback_and_ends_the_others(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("""
+        if name == "worker:1":
+            raise ValueError("the cause")
+        time.sleep(600)
+    """)
+    with launcher("--ps", "1", "--workers", "3", path) as job:
+        code, _, err = job.finish()
+        job.gone(GONE)
+    assert code == 1
+    report = err[err.index("stratagem: worker:1 failed, with exit code 1:") :]
+    assert 'raise ValueError("the cause")' in report
+    assert report.rstrip().endswith("ValueError: the cause")
+
+
+def test_cause_comes_first_even_when_it_exits_last(script, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = script(f"""
+        import traceback
+        flag = {str(tmp_path / "flag")!r}
+        if name == "worker:1":
+            try:
+                raise ValueError("the cause")
+            except ValueError:
+                traceback.print_exc()
+            open(flag, "w").close()
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+            time.sleep(600)
+        while not os.path.exists(flag):
+            time.sleep(0.01)
+        raise RuntimeError("worker:1 is lost")
+    """)
+    with launcher("--workers", "2", path) as job:
+        code, _, err = job.finish()
+    assert code == 1
+    assert "worker:1 failed first, with exit code 1" in err
+    assert "then worker:0 failed, with exit code 1" in err
+
+
+def test_task_killed_by_a_signal_is_named(script) -> None:  # type: ignore[no-untyped-def]
+    path = script('os.kill(os.getpid(), signal.SIGKILL) if name == "ps:0" else time.sleep(600)')
+    with launcher("--ps", "1", path) as job:
+        code, _, err = job.finish()
+    assert code == 1
+    assert "ps:0 failed, with signal SIGKILL" in err
+
+
+def test_server_that_never_ends_does_not_keep_the_job(script) -> None:  # type: ignore[no-untyped-def]
+    path = script('time.sleep(600) if job == "ps" else print("done")')
+    with launcher("--ps", "2", "--workers", "1", path) as job:
+        code, _, err = job.finish()
+        job.gone(GONE)
+    assert code == 0
+    assert "all others are done, ps:0, ps:1 did not end within 5 s" in err
+
+
+def test_restart_of_the_task_alone_with_servers(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("""
+        print("generation", generation, config["cluster"])
+        if job == "worker" and index == 0:
+            sys.exit(0 if generation == 2 else 5)
+    """)
+    with launcher("--ps", "1", "--workers", "2", "--max-restarts", "2", path) as job:
+        code, out, err = job.finish()
+    assert code == 0
+    seen = re.findall(r"^\[(\w+:\d)\]\s+generation (\d) (.*)$", out, re.MULTILINE)
+    assert sorted(name + generation for name, generation, _ in seen) == [
+        "ps:00",
+        "worker:00",
+        "worker:01",
+        "worker:02",
+        "worker:10",
+    ]
+    assert len({cluster for *_, cluster in seen}) == 1, "a restarted task keeps its port"
+    assert "worker:0 failed with exit code 5: restarting it in 0.5 s (restart 1 of 2)" in err
+
+
+def test_restart_of_the_whole_job_without_servers(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("""
+        print("generation", generation)
+        if generation == 0:
+            sys.exit(1) if index == 1 else time.sleep(600)
+    """)
+    with launcher("--workers", "2", "--max-restarts", "1", path) as job:
+        code, out, _ = job.finish()
+    assert code == 0
+    assert sorted(re.findall(r"^\[(.*)\] generation (\d)$", out, re.MULTILINE)) == [
+        ("worker:0", "0"),
+        ("worker:0", "1"),
+        ("worker:1", "0"),
+        ("worker:1", "1"),
+    ]
+
+
+def test_restarts_run_out(script) -> None:  # type: ignore[no-untyped-def]
+    with launcher("--max-restarts", "1", script('raise ValueError(f"again {generation}")')) as job:
+        code, _, err = job.finish()
+    assert code == 1
+    assert "1 restarts are used up" in err
+    report = err[err.index("stratagem: worker:0 failed, with exit code 1:") :]
+    assert "again 1" in report
+    assert "again 0" not in report
+
+
+def test_dead_task_does_not_look_alive(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("""
+        if name == "worker:1":
+            listener = socket.socket(fileno=int(os.environ["STRATAGEM_LISTEN_FD"]))
+            assert listener.getsockname() == ("127.0.0.1", int(config["cluster"]["worker"][1].split(":")[1]))
+            listener.listen()
+            listener.accept()
+            sys.exit(0)
+        host, port = config["cluster"]["worker"][1].split(":")
+        while True:
+            try:
+                socket.create_connection((host, int(port)), timeout=5)
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+        while True:
+            try:
+                socket.create_connection((host, int(port)), timeout=5)
+            except ConnectionRefusedError:
+                break
+        print("worker:1 came and went")
+    """)
+    with launcher("--workers", "2", path) as job:
+        code, out, err = job.finish()
+    assert code == 0, err
+    assert "worker:1 came and went" in out
+
+
+def test_log_files(script, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = script('print("to", name); print("also", name, file=sys.stderr)')
+    with launcher("--workers", "2", "--log-dir", tmp_path / "logs", path) as job:
+        assert job.finish()[0] == 0
+    for index in range(2):
+        lines = (tmp_path / "logs" / f"worker-{index}.log").read_text().splitlines()
+        assert sorted(lines) == [f"also worker:{index}", f"to worker:{index}"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_signals_end_everything(number: signal.Signals, code: int) -> None:
+    with launcher("--ps", "1", "--workers", "2", SCRIPT, stdout=subprocess.DEVNULL) as job:
+        until("grandchildren", lambda: len(job.find("grandchild")) >= 9)
+        os.kill(job.pid, number)
+        assert job.finish()[0] == code
+        job.gone(GONE)
+
+
+def test_grace_lets_tasks_save(script, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = script(f"""
+        def save(*_):
+            time.sleep(3)  # longer than the default grace
+            open({str(tmp_path / "saved")!r}, "w").close()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("ready")
+        time.sleep(600)
+    """)
+    with launcher("--grace", "30", path) as job:
+        assert job.process.stdout is not None
+        assert b"ready" in job.process.stdout.readline()
+        os.kill(job.pid, signal.SIGTERM)
+        assert job.finish()[0] == 143
+    assert (tmp_path / "saved").exists()
+
+
+def test_ctrl_c_is_heard_though_nobody_reads_the_output(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("while True: print('x' * 1000)")
+    with launcher("--workers", "2", path) as job:
+        until("both tasks", lambda: len(job.find("script.py")) >= 5)
+        assert job.process.stdout is not None
+        job.process.stdout.read(1 << 20)  # it flows; then we stop reading
+        os.kill(job.pid, signal.SIGINT)
+        assert job.process.wait(timeout=GONE) == 130
+        job.gone(GONE)
+
+
+def test_closed_pipe_ends_everything() -> None:
+    with launcher("--workers", "2", SCRIPT) as job:
+        assert job.process.stdout is not None
+        job.process.stdout.readline()
+        job.process.stdout.close()
+        job.process.stdout = None
+        assert job.process.wait(timeout=GONE) == 129
+        job.gone(GONE)
+
+
+def test_closed_terminal_ends_everything() -> None:
+    master, terminal = pty.openpty()
+    argv = [sys.executable, "-c", OWN_TERMINAL, "-m", "stratagem", "run", "--workers", "2", str(SCRIPT)]
+    with Marked(argv, stdin=terminal, stdout=terminal, stderr=terminal, new_session=False) as job:
+        os.close(terminal)
+        shown = b""
+        while b"still here" not in shown:
+            shown += os.read(master, 1 << 16)
+        assert b"\033[36m[worker:0]\033[0m" in shown or b"\033[33m[worker:1]\033[0m" in shown, "coloured in a terminal"
+        os.close(master)
+        job.gone(GONE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Missing argument 'SCRIPT'"),
+        (["nowhere.py"], "there is no file 'nowhere.py'"),
+        (["--workers", "0", "x.py"], "0 is not in the range"),
+        (["--ps", "many", "x.py"], "'many' is not a valid integer"),
+        (["--wrokers", "2", "x.py"], "No such option"),
+        (["--grace", "nan", str(SCRIPT)], "--grace nan: give a number of seconds"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str) -> None:
+    with launcher(*arguments) as job:
+        code, _, err = job.finish()
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_fifty_random_kills_leave_nothing() -> None:
+    random = Random(20261115)
+    outcomes = [drill(random) for _ in range(50)]
+    assert [outcome for outcome in outcomes if outcome.problem] == []
