@@ -10,7 +10,9 @@ from drills.table import show
 
 def main() -> None:
     """Run every drill and leave with 1 if one was not survived."""
-    parser = argparse.ArgumentParser(prog="drills", description="Break things on purpose and count what was survived.")
+    parser = argparse.ArgumentParser(
+        prog="drills", description="Break things on purpose and count what was survived."
+    )
     parser.add_argument("--rounds", type=int, default=50, help="rounds of each drill")
     parser.add_argument("--seed", type=int, default=0, help="the same seed breaks the same things")
     options = parser.parse_args()

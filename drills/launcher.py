@@ -73,7 +73,13 @@ CLOSED_TERMINAL = "launcher: closed terminal"
 def drill(random: Random) -> Outcome:
     """One round: a random shape, broken in a random way at a random moment."""
     ps, workers = random.randint(0, 2), random.randint(1, 3)
-    arguments = ["--ps", str(ps), "--workers", str(workers), *(["--evaluator"] if random.random() < 0.3 else [])]
+    arguments = [
+        "--ps",
+        str(ps),
+        "--workers",
+        str(workers),
+        *(["--evaluator"] if random.random() < 0.3 else []),
+    ]
     name = random.choice([*BREAKS, CLOSED_TERMINAL])
     early = random.random() < 0.3
     moment = random.uniform(0.0, 0.4)

@@ -8,6 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stratagem.cluster import ClusterConfig as ClusterConfig
+    from stratagem.cluster import ClusterSpec as ClusterSpec
+    from stratagem.cluster import resolve_cluster as resolve_cluster
     from stratagem.errors import ClusterError as ClusterError
     from stratagem.errors import ConfigurationError as ConfigurationError
     from stratagem.errors import DeviceError as DeviceError
@@ -20,13 +23,16 @@ __version__ = "0.1.0"
 
 # The same list as above, for the interpreter: a test holds the two together.
 _HOME = {
+    "ClusterConfig": "stratagem.cluster",
     "ClusterError": "stratagem.errors",
+    "ClusterSpec": "stratagem.cluster",
     "ConfigurationError": "stratagem.errors",
     "DeviceError": "stratagem.errors",
     "DeviceNotFoundError": "stratagem.errors",
     "DeviceSpecError": "stratagem.errors",
     "LaunchError": "stratagem.errors",
     "StratagemError": "stratagem.errors",
+    "resolve_cluster": "stratagem.cluster",
 }
 
 

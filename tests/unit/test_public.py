@@ -29,5 +29,5 @@ def test_every_name_loads_and_is_documented(name: str) -> None:
 
 
 def test_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'ClusterSpek'.*ClusterError"):
+    with pytest.raises(AttributeError, match=r"no attribute 'ClusterSpek'.*ClusterError"):
         stratagem.ClusterSpek  # noqa: B018

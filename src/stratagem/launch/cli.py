@@ -8,6 +8,7 @@ import click
 from stratagem.errors import LaunchError, StratagemError
 
 _COMMANDS = {
+    "demo": ("stratagem.launch.demo", "Train the embedded digits, on one device and on a local cluster."),
     "run": ("stratagem.launch.run", "Run a script as every task of a local cluster."),
 }
 """Name of each command: its module, which has a function of that name, and what the list of commands says."""

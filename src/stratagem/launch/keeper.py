@@ -105,7 +105,14 @@ def _spawn(argv: list[str]) -> int:
         return pid
     try:
         os.setpgid(0, 0)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+            signal.SIGCHLD,
+        ):
             signal.signal(number, signal.SIG_DFL)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == keeper:  # else it died before the line above could tell us
@@ -140,11 +147,11 @@ class _Keeper:
                 self.kill_tree()
                 return ended[self.task]
             wait = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
-            sources = [self.wakeup, self.control] if self.launcher_lives else [self.wakeup]
+            sources: list[int] = [self.wakeup, *([self.control.fileno()] if self.launcher_lives else [])]
             ready, _, _ = select.select(sources, [], [], wait)
             if self.wakeup in ready:
                 os.read(self.wakeup, 4096)
-            if self.control in ready:
+            if self.control.fileno() in ready:
                 self.obey(self.control.recv(16))
             if self.kill_at is not None and time.monotonic() >= self.kill_at:
                 send(self.task, signal.SIGKILL)

@@ -22,7 +22,7 @@ _COLOURS = (36, 33, 35, 32, 34, 31, 96, 93, 95, 92, 94, 91)
 
 
 class Lines:
-    """Cuts a stream of bytes into lines. A progress bar that redraws itself (\\r) counts as its last state."""
+    """Cuts a stream of bytes into lines. A progress bar that redraws its line counts as its last state."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -109,7 +109,9 @@ class LogFiles:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LaunchError(f"--log-dir {directory}: {error.strerror}; give a directory that can be written") from error
+            raise LaunchError(
+                f"--log-dir {directory}: {error.strerror}; give a directory that can be written"
+            ) from error
         self._directory = directory
         self._files: dict[TaskName, BinaryIO] = {}
 

@@ -203,7 +203,9 @@ class Policy:
             self._kill_at[task] = math.inf
         if self._only_servers_left():
             instructions += self._settle_servers(now)
-        held = bool(self._running.intersection(self._start_at))  # a new generation waits for the end of the old
+        held = bool(
+            self._running.intersection(self._start_at)
+        )  # a new generation waits for the end of the old
         if not held:
             for task in [task for task in self.tasks if self._start_at.get(task, math.inf) <= now]:
                 del self._start_at[task]

@@ -16,13 +16,43 @@ from stratagem.launch.supervisor import Supervisor
 
 
 @click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
-@click.option("--ps", default=0, metavar="N", type=click.IntRange(min=0), help="Parameter servers.  [default: 0]")
-@click.option("--workers", default=1, metavar="N", type=click.IntRange(min=1), help="Workers; worker 0 is the chief.  [default: 1]")
+@click.option(
+    "--ps", default=0, metavar="N", type=click.IntRange(min=0), help="Parameter servers.  [default: 0]"
+)
+@click.option(
+    "--workers",
+    default=1,
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Workers; worker 0 is the chief.  [default: 1]",
+)
 @click.option("--evaluator", is_flag=True, help="Add an evaluator beside the cluster.")
-@click.option("--max-restarts", default=0, metavar="R", type=click.IntRange(min=0), help="Restarts that the whole run may use.  [default: 0]")
-@click.option("--restart", "rule", type=click.Choice(["task", "job"]), help="What to restart.  [default: the failed task with --ps, else the job]")
-@click.option("--grace", default=2.0, metavar="S", type=click.FloatRange(min=0), help="Seconds that SIGTERM leaves tasks to save.  [default: 2]")
-@click.option("--log-dir", metavar="D", type=click.Path(path_type=Path), help="Also write each task's output to D/JOB-INDEX.log.")
+@click.option(
+    "--max-restarts",
+    default=0,
+    metavar="R",
+    type=click.IntRange(min=0),
+    help="Restarts that the whole run may use.  [default: 0]",
+)
+@click.option(
+    "--restart",
+    "rule",
+    type=click.Choice(["task", "job"]),
+    help="What to restart.  [default: the failed task with --ps, else the job]",
+)
+@click.option(
+    "--grace",
+    default=2.0,
+    metavar="S",
+    type=click.FloatRange(min=0),
+    help="Seconds that SIGTERM leaves tasks to save.  [default: 2]",
+)
+@click.option(
+    "--log-dir",
+    metavar="D",
+    type=click.Path(path_type=Path),
+    help="Also write each task's output to D/JOB-INDEX.log.",
+)
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -36,7 +66,7 @@ def run(
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run SCRIPT as every task of a cluster of local processes, each with its own TF_CONFIG.
+    r"""Run SCRIPT as every task of a cluster of local processes, each with its own TF_CONFIG.
 
     All end together: when the job is done, when a task fails, on Ctrl-C, on SIGTERM, when the terminal is
     closed, and when this command itself is killed. Exit codes: 0 done, 1 a task failed, 2 wrong usage,
@@ -46,17 +76,23 @@ def run(
     Example:
       stratagem run --ps 1 --workers 2 train.py --steps 1000
     """
-    if sys.platform != "linux":
-        raise LaunchError(f"`stratagem run` needs Linux (prctl and /proc) to be sure of ending all; this is {sys.platform}")
     shape = JobShape(command_of(script, arguments), workers=workers, ps=ps, evaluator=evaluator)
     policy = Policy(shape.tasks, max_restarts, rule or ("task" if ps else "job"), grace)
-    inherited = environment.current()
+    sys.exit(run_job(shape, policy, None if log_dir is None else LogFiles(log_dir)))
+
+
+def run_job(shape: JobShape, policy: Policy | None = None, log_files: LogFiles | None = None) -> int:
+    """Run a job of local processes in the foreground, to its end; the exit code for this command."""
+    if sys.platform != "linux":
+        raise LaunchError(
+            f"a local cluster needs Linux (prctl and /proc), to be sure of ending it; this is {sys.platform}"
+        )
     supervisor = Supervisor(
         shape,
-        policy,
+        policy or Policy(shape.tasks),
         run_id=uuid.uuid4().hex,
-        inherited=inherited,
-        log_files=None if log_dir is None else LogFiles(log_dir),
+        inherited=environment.current(),
+        log_files=log_files,
         colour=os.isatty(1) and not environment.no_colour(),
     )
-    sys.exit(supervisor.run())
+    return supervisor.run()

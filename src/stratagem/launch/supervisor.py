@@ -22,7 +22,18 @@ from stratagem.launch import keeper
 from stratagem.launch.failure import Failure, LastWords, report
 from stratagem.launch.output import Lines, LogFiles, Writer, label
 from stratagem.launch.plan import JobShape, task_environment
-from stratagem.launch.policy import Exited, Finish, Instruction, Kill, Passed, Policy, Say, Send, Signalled, Start
+from stratagem.launch.policy import (
+    Exited,
+    Finish,
+    Instruction,
+    Kill,
+    Passed,
+    Policy,
+    Say,
+    Send,
+    Signalled,
+    Start,
+)
 from stratagem.launch.ports import ReservedPort
 from stratagem.launch.task import TaskName
 
@@ -116,7 +127,9 @@ class Supervisor:
 
     def _turn(self) -> None:
         now = time.monotonic()
-        times = [running.kill_over_at for running in self._running.values() if running.kill_over_at is not None]
+        times = [
+            running.kill_over_at for running in self._running.values() if running.kill_over_at is not None
+        ]
         if self._policy.wake_at is not None:
             times.append(self._policy.wake_at)
         for key, _ in self._selector.select(max(0.0, min(times) - now) if times else None):
@@ -213,7 +226,9 @@ class Supervisor:
             self._running[task].control.sendall(order)
 
     def _say(self, text: str) -> None:
-        lines = [f"stratagem: {line}" if number == 0 else line for number, line in enumerate(text.splitlines())]
+        lines = [
+            f"stratagem: {line}" if number == 0 else line for number, line in enumerate(text.splitlines())
+        ]
         self._writer.put(2, "".join(f"{line}\n" for line in lines).encode())
 
     # Output.

@@ -28,5 +28,7 @@ def describe_exit(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = str(-code)
-    hint = " (killed from outside; the kernel does this when memory runs out)" if -code == signal.SIGKILL else ""
+    hint = (
+        " (killed from outside; the kernel does this when memory runs out)" if -code == signal.SIGKILL else ""
+    )
     return f"signal {name}{hint}"

@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-
 from drills.launcher import OWN_TERMINAL, SCRIPT, drill
 from drills.processes import Marked, launcher, until
 
@@ -209,7 +208,9 @@ def test_log_files(script, tmp_path: Path) -> None:  # type: ignore[no-untyped-d
         assert sorted(lines) == [f"also worker:{index}", f"to worker:{index}"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_signals_end_everything(number: signal.Signals, code: int) -> None:
     with launcher("--ps", "1", "--workers", "2", SCRIPT, stdout=subprocess.DEVNULL) as job:
         until("grandchildren", lambda: len(job.find("grandchild")) >= 9)
@@ -265,7 +266,9 @@ def test_closed_terminal_ends_everything() -> None:
         shown = b""
         while b"still here" not in shown:
             shown += os.read(master, 1 << 16)
-        assert b"\033[36m[worker:0]\033[0m" in shown or b"\033[33m[worker:1]\033[0m" in shown, "coloured in a terminal"
+        assert b"\033[36m[worker:0]\033[0m" in shown or b"\033[33m[worker:1]\033[0m" in shown, (
+            "coloured in a terminal"
+        )
         os.close(master)
         job.gone(GONE)
 

@@ -12,7 +12,9 @@ def words(text: str) -> LastWords:
 
 
 def test_last_traceback_is_kept_from_its_beginning() -> None:
-    last = words("noise\nTraceback (most recent call last):\n  old\nKeyError: 1\nmore\nTraceback (most recent call last):\n  new\nValueError: 2")
+    last = words(
+        "noise\nTraceback (most recent call last):\n  old\nKeyError: 1\nmore\nTraceback (most recent call last):\n  new\nValueError: 2"
+    )
     assert last.text() == "Traceback (most recent call last):\n  new\nValueError: 2"
     assert last.began == 5.0
 

@@ -15,7 +15,9 @@ from stratagem.launch.task import TaskName
 WORKER = TaskName("worker", 1)
 
 
-@given(st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line and b"\r" not in line)), st.data())
+@given(
+    st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line and b"\r" not in line)), st.data()
+)
 def test_lines_come_out_as_they_went_in_however_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     cutter = Lines()
@@ -86,5 +88,5 @@ def test_log_files(tmp_path: Path) -> None:
 
 def test_log_directory_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(LaunchError, match="--log-dir .*file.* give a directory that can be written"):
+    with pytest.raises(LaunchError, match=r"--log-dir .*file.* give a directory that can be written"):
         LogFiles(tmp_path / "file")

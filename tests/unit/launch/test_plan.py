@@ -35,7 +35,9 @@ def test_environment_adds_and_keeps() -> None:
     assert json.loads(env["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
 
 
-@pytest.mark.parametrize(("options", "message"), [({"workers": 0}, "at least 1 worker"), ({"ps": -1}, "0 or more")])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"workers": 0}, "at least 1 worker"), ({"ps": -1}, "0 or more")]
+)
 def test_impossible_shapes(options: dict[str, int], message: str) -> None:
     with pytest.raises(LaunchError, match=message):
         JobShape(("train",), **options)  # type: ignore[arg-type]
@@ -48,7 +50,7 @@ def test_commands(tmp_path: Path) -> None:
     program.chmod(0o755)
     assert command_of(str(script), ("--x",)) == (sys.executable, str(script), "--x")
     assert command_of(str(program), ()) == (str(program),)
-    with pytest.raises(LaunchError, match="neither a .py file nor executable"):
+    with pytest.raises(LaunchError, match=r"neither a \.py file nor executable"):
         command_of(str(text), ())
     with pytest.raises(LaunchError, match="there is no file"):
         command_of(str(tmp_path / "d.py"), ())

@@ -195,7 +195,7 @@ def test_whatever_happens_it_ends_once_and_only_acts_on_what_runs(
         if finished:
             return
         now += later
-        event: Event | None = Passed()
+        event: Event = Passed()
         if kind == "exit":
             if tasks[what] in running:
                 exited(tasks[what], code)

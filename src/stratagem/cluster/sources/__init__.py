@@ -1,0 +1,1 @@
+"""One module per place a cluster can be read from; `stratagem.cluster.resolve` knows their order."""

@@ -1,0 +1,1 @@
+"""Data for training: files in, batches out."""
