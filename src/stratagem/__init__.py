@@ -11,27 +11,83 @@ if TYPE_CHECKING:
     from stratagem.cluster import ClusterConfig as ClusterConfig
     from stratagem.cluster import ClusterSpec as ClusterSpec
     from stratagem.cluster import resolve_cluster as resolve_cluster
+    from stratagem.devices import DeviceSpec as DeviceSpec
+    from stratagem.devices import FixedShards as FixedShards
+    from stratagem.devices import GreedyLoadBalancing as GreedyLoadBalancing
+    from stratagem.devices import LocalDevice as LocalDevice
+    from stratagem.devices import MaxSizeShards as MaxSizeShards
+    from stratagem.devices import MinSizeShards as MinSizeShards
+    from stratagem.devices import RoundRobin as RoundRobin
+    from stratagem.devices import byte_size as byte_size
+    from stratagem.devices import configure as configure
+    from stratagem.devices import device as device
+    from stratagem.devices import list_devices as list_devices
+    from stratagem.devices import replica_device_setter as replica_device_setter
+    from stratagem.errors import AuthenticationError as AuthenticationError
     from stratagem.errors import ClusterError as ClusterError
     from stratagem.errors import ConfigurationError as ConfigurationError
+    from stratagem.errors import DeadlineExceeded as DeadlineExceeded
     from stratagem.errors import DeviceError as DeviceError
     from stratagem.errors import DeviceNotFoundError as DeviceNotFoundError
     from stratagem.errors import DeviceSpecError as DeviceSpecError
     from stratagem.errors import LaunchError as LaunchError
+    from stratagem.errors import LimitExceeded as LimitExceeded
+    from stratagem.errors import ProgramRefused as ProgramRefused
+    from stratagem.errors import ProtocolError as ProtocolError
+    from stratagem.errors import RemoteCallError as RemoteCallError
+    from stratagem.errors import RemoteError as RemoteError
     from stratagem.errors import StratagemError as StratagemError
+    from stratagem.errors import TaskLost as TaskLost
+    from stratagem.errors import TaskUnreachable as TaskUnreachable
+    from stratagem.errors import VariableMismatch as VariableMismatch
+    from stratagem.errors import VariableNotFound as VariableNotFound
+    from stratagem.runtime import TLS as TLS
+    from stratagem.runtime import RemoteFunction as RemoteFunction
+    from stratagem.runtime import RemoteVariable as RemoteVariable
+    from stratagem.runtime import Server as Server
+    from stratagem.runtime import Session as Session
 
 __version__ = "0.1.0"
 
 # The same list as above, for the interpreter: a test holds the two together.
 _HOME = {
+    "AuthenticationError": "stratagem.errors",
     "ClusterConfig": "stratagem.cluster",
     "ClusterError": "stratagem.errors",
     "ClusterSpec": "stratagem.cluster",
     "ConfigurationError": "stratagem.errors",
+    "DeadlineExceeded": "stratagem.errors",
     "DeviceError": "stratagem.errors",
     "DeviceNotFoundError": "stratagem.errors",
+    "DeviceSpec": "stratagem.devices",
     "DeviceSpecError": "stratagem.errors",
+    "FixedShards": "stratagem.devices",
+    "GreedyLoadBalancing": "stratagem.devices",
     "LaunchError": "stratagem.errors",
+    "LimitExceeded": "stratagem.errors",
+    "LocalDevice": "stratagem.devices",
+    "MaxSizeShards": "stratagem.devices",
+    "MinSizeShards": "stratagem.devices",
+    "ProgramRefused": "stratagem.errors",
+    "ProtocolError": "stratagem.errors",
+    "RemoteCallError": "stratagem.errors",
+    "RemoteError": "stratagem.errors",
+    "RemoteFunction": "stratagem.runtime",
+    "RemoteVariable": "stratagem.runtime",
+    "RoundRobin": "stratagem.devices",
+    "Server": "stratagem.runtime",
+    "Session": "stratagem.runtime",
     "StratagemError": "stratagem.errors",
+    "TLS": "stratagem.runtime",
+    "TaskLost": "stratagem.errors",
+    "TaskUnreachable": "stratagem.errors",
+    "VariableMismatch": "stratagem.errors",
+    "VariableNotFound": "stratagem.errors",
+    "byte_size": "stratagem.devices",
+    "configure": "stratagem.devices",
+    "device": "stratagem.devices",
+    "list_devices": "stratagem.devices",
+    "replica_device_setter": "stratagem.devices",
     "resolve_cluster": "stratagem.cluster",
 }
 

@@ -4,6 +4,7 @@ The rest of the package asks here. Functions take the mapping to read from, so t
 can pass their own; `None` means this process's environment.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,3 +70,13 @@ def tls_files(environ: Mapping[str, str] | None = None) -> tuple[str | None, str
 def shared_memory(environ: Mapping[str, str] | None = None) -> bool:
     """Whether tasks on one host may exchange tensors through shared memory."""
     return current(environ).get(SHARED_MEMORY, "").lower() not in {"off", "0", "false", "no"}
+
+
+def log_level(environ: Mapping[str, str] | None = None) -> int:
+    """The level of our log lines, from STRATAGEM_LOG; warnings by default."""
+    return logging.getLevelNamesMapping().get(current(environ).get(LOG_LEVEL, "").upper(), logging.WARNING)
+
+
+def set_variables(values: Mapping[str, str]) -> None:
+    """Set variables of this process, for libraries that read them when they start, and for its children."""
+    os.environ.update(values)

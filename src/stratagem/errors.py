@@ -15,6 +15,7 @@ StratagemError
 │   ├── LimitExceeded                      more bytes, connections or variables than the server allows
 │   ├── ProgramRefused                     a shipped program with an operation that is not allowed
 │   ├── VariableNotFound (LookupError)     no variable of that name on the task
+│   ├── VariableMismatch (ValueError)      a value of another shape or dtype than its variable
 │   └── RemoteCallError                    the far side raised something of its own; its traceback is text
 └── LaunchError                            a job that cannot be started as asked
 
@@ -89,6 +90,10 @@ class ProgramRefused(RemoteError):
 
 class VariableNotFound(RemoteError, LookupError):
     """The task holds no variable of that name."""
+
+
+class VariableMismatch(RemoteError, ValueError):
+    """A value has another shape or dtype than the variable that it is meant for."""
 
 
 class RemoteCallError(RemoteError):

@@ -57,8 +57,9 @@ def imports(name: str, path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} imports relatively: write the whole name"
-            found.add(str(node.module))
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            for alias in node.names:  # what is imported may be a module, or a name in one
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner.removeprefix("stratagem.") in known else str(node.module))
     ours = {found_name.removeprefix("stratagem").lstrip(".") for found_name in found if _is_ours(found_name)}
     return {target for target in ours if target in known and target != name}
 

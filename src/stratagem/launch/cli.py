@@ -10,6 +10,9 @@ from stratagem.errors import LaunchError, StratagemError
 _COMMANDS = {
     "demo": ("stratagem.launch.demo", "Train the embedded digits, on one device and on a local cluster."),
     "run": ("stratagem.launch.run", "Run a script as every task of a local cluster."),
+    "serve": ("stratagem.launch.serve", "Serve one task: hold variables, run shipped programs."),
+    "devices": ("stratagem.launch.devices", "List the devices of this machine."),
+    "status": ("stratagem.launch.status", "Show what every task of a cluster is doing."),
 }
 """Name of each command: its module, which has a function of that name, and what the list of commands says."""
 

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import click
 
-from stratagem.launch.plan import JobShape, command_of
+from stratagem.launch.plan import JobShape, user_command
 from stratagem.launch.run import run_job
 
 
@@ -19,7 +19,7 @@ from stratagem.launch.run import run_job
 )
 def demo(workers: int) -> None:
     """Train the embedded digits on one device, then on a local cluster, with the same script."""
-    command = command_of(str(files("stratagem.launch").joinpath("demo_job.py")), ())
+    command = user_command(str(files("stratagem.launch").joinpath("demo_job.py")), ())
     for count, where in ((1, "one device"), (workers, f"a cluster of {workers} workers, one process each")):
         click.secho(f"The 8x8 digits on {where}: 600 steps, 120 images each", bold=True)
         code = run_job(JobShape(command, workers=count))

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratagem import environment
+from stratagem.devices import virtual_device_environment
 from stratagem.errors import LaunchError
 from stratagem.launch.task import TaskName
+
+SERVE = (sys.executable, "-m", "stratagem", "serve")
+"""What a task runs that has no code of the user's in it."""
 
 
 @dataclass(frozen=True)
@@ -17,30 +21,74 @@ class JobShape:
 
     Attributes:
         command: The user's command, such as `("python", "train.py", "--steps", "100")`.
-        workers: Number of worker tasks; worker 0 is the chief.
+        workers: Number of worker tasks; worker 0 is the chief, unless there is a single client.
         ps: Number of parameter servers.
         evaluator: Whether there is an evaluator beside the cluster.
+        single_client: Whether the command runs once, as the chief, and the workers only serve.
+        devices_per_worker: How many devices each worker has; as many as it finds by default.
+        gpus: How many GPUs this machine has, to deal out among the workers.
     """
 
     command: tuple[str, ...]
     workers: int = 1
     ps: int = 0
     evaluator: bool = False
+    single_client: bool = False
+    devices_per_worker: int | None = None
+    gpus: int = 0
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise LaunchError(f"--workers {self.workers}: a job needs at least 1 worker")
         if self.ps < 0:
             raise LaunchError(f"--ps {self.ps}: give 0 or more parameter servers")
+        if self.devices_per_worker is not None and self.devices_per_worker < 1:
+            raise LaunchError(
+                f"--devices-per-worker {self.devices_per_worker}: a worker needs at least 1 device"
+            )
+        wanted = self.workers * (self.devices_per_worker or 0)
+        if 0 < self.gpus < wanted:
+            raise LaunchError(
+                f"{self.workers} workers with {self.devices_per_worker} devices each need {wanted} GPUs, and this machine "
+                f"has {self.gpus}: ask for fewer, or hide the GPUs (JAX_PLATFORMS=cpu) to use virtual CPU devices"
+            )
 
     @property
     def tasks(self) -> tuple[TaskName, ...]:
         """Every task, servers first: they are up when the workers look for them."""
-        counts = {"ps": self.ps, "worker": self.workers, "evaluator": int(self.evaluator)}
+        counts = {
+            "ps": self.ps,
+            "worker": self.workers,
+            "chief": int(self.single_client),
+            "evaluator": int(self.evaluator),
+        }
         return tuple(TaskName(job, index) for job, count in counts.items() for index in range(count))
 
+    @property
+    def servers(self) -> frozenset[TaskName]:
+        """The tasks that run no code of the user's."""
+        serving = {"ps", "worker"} if self.single_client else {"ps"}
+        return frozenset(task for task in self.tasks if task.job in serving)
 
-def command_of(script: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    def command_of(self, task: TaskName) -> tuple[str, ...]:
+        """What a task runs: the user's command, or a server."""
+        return SERVE if task in self.servers else self.command
+
+    def device_environment(self, task: TaskName, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The variables that give a task its devices."""
+        if task.job == "ps":
+            # A server that found a GPU would take most of its memory away from the workers.
+            return {"JAX_PLATFORMS": inherited.get("JAX_PLATFORMS", "cpu")}
+        count = self.devices_per_worker
+        if count is None or task.job != "worker":
+            return {}
+        if self.gpus:
+            mine = range(task.index * count, (task.index + 1) * count)
+            return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, mine))}
+        return virtual_device_environment(count, inherited)
+
+
+def user_command(script: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
     """The command that runs a user's script: Python for `.py` files, the file itself otherwise."""
     path = Path(script)
     if not path.exists():
@@ -63,18 +111,32 @@ def tf_config(task: TaskName, addresses: Mapping[TaskName, str]) -> str:
     return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})
 
 
-def task_environment(
-    task: TaskName,
-    generation: int,
-    addresses: Mapping[TaskName, str],
-    inherited: Mapping[str, str],
-    run_id: str,
-) -> dict[str, str]:
-    """The environment of one task: the launcher's own, and what makes it this task of this run."""
-    return {
-        **inherited,
-        "PYTHONUNBUFFERED": "1",  # or a task's lines would come in blocks, long after they were printed
-        "TF_CONFIG": tf_config(task, addresses),
-        environment.RUN_ID: run_id,
-        environment.GENERATION: str(generation),
-    }
+@dataclass(frozen=True)
+class Run:
+    """One run of a job.
+
+    Attributes:
+        shape: What it consists of.
+        identity: Names the run; every process of it carries this in its environment.
+        secret: What its tasks prove to each other that they belong together with.
+        inherited: The launcher's own environment.
+        addresses: Where each task listens.
+    """
+
+    shape: JobShape
+    identity: str
+    secret: str
+    inherited: Mapping[str, str]
+    addresses: Mapping[TaskName, str]
+
+    def task_environment(self, task: TaskName, generation: int) -> dict[str, str]:
+        """The environment of one task: the launcher's own, and what makes it this task of this run."""
+        return {
+            environment.SECRET: self.secret,
+            **self.inherited,
+            **self.shape.device_environment(task, self.inherited),
+            "PYTHONUNBUFFERED": "1",  # or a task's lines would come in blocks, long after they were printed
+            "TF_CONFIG": tf_config(task, self.addresses),
+            environment.RUN_ID: self.identity,
+            environment.GENERATION: str(generation),
+        }

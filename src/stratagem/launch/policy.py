@@ -2,7 +2,7 @@
 
 No process, clock or signal is touched here; the supervisor carries the instructions out. The rules:
 
-- The job is done when every task but the parameter servers has ended well. Servers then have a few
+- The job is done when every task but the servers has ended well. Servers then have a few
   seconds to end by themselves, and are ended if they do not.
 - A task that fails is restarted while restarts are left: alone, or the whole job as a new generation.
 - Otherwise the first failure ends all.
@@ -19,7 +19,7 @@ from stratagem.launch.task import TaskName, describe_exit
 
 STOP_SECONDS = 1.2
 """From the polite signal to SIGKILL, so that all is over within two seconds."""
-SERVER_SECONDS = 5.0
+SERVER_SECONDS = 2.0
 """How long servers may go on when all others are done."""
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 """Seconds before the first restart; doubled for each further one, up to the longest."""
@@ -103,6 +103,7 @@ class Policy:
 
     Attributes:
         tasks: All tasks, in the order in which they are started.
+        servers: Those that only serve the others: the job is done without them.
         max_restarts: How many restarts the whole run may use.
         rule: Restart the failed task alone, or the whole job. An evaluator is always restarted alone.
         grace: Seconds between SIGTERM and SIGKILL when the launcher itself is asked to stop by SIGTERM.
@@ -110,6 +111,7 @@ class Policy:
     """
 
     tasks: tuple[TaskName, ...]
+    servers: frozenset[TaskName] = frozenset()
     max_restarts: int = 0
     rule: RestartRule = "job"
     grace: float = 2.0
@@ -180,7 +182,7 @@ class Policy:
                 return self._stop_for_good(EXIT_TERMINATED, now, seconds=self.grace)
 
     def _only_servers_left(self) -> bool:
-        return self._done.issuperset(task for task in self.tasks if task.job != "ps")
+        return self._done.issuperset(task for task in self.tasks if task not in self.servers)
 
     def _stop_for_good(
         self, code: int, now: float, number: signal.Signals = signal.SIGTERM, seconds: float = STOP_SECONDS

@@ -2,43 +2,41 @@
 
 import os
 import sys
-import uuid
 from pathlib import Path
 
 import click
 
 from stratagem import environment
 from stratagem.errors import LaunchError
+from stratagem.launch.gpus import count_gpus
 from stratagem.launch.output import LogFiles
-from stratagem.launch.plan import JobShape, command_of
+from stratagem.launch.plan import JobShape, user_command
 from stratagem.launch.policy import Policy, RestartRule
 from stratagem.launch.supervisor import Supervisor
 
+_NUMBER = click.IntRange(min=0)
+_AT_LEAST_ONE = click.IntRange(min=1)
 
-@click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
-@click.option(
-    "--ps", default=0, metavar="N", type=click.IntRange(min=0), help="Parameter servers.  [default: 0]"
-)
-@click.option(
-    "--workers",
-    default=1,
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Workers; worker 0 is the chief.  [default: 1]",
-)
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--ps", default=0, metavar="N", type=_NUMBER, help="Parameter servers.  [default: 0]")
+@click.option("--workers", default=1, metavar="N", type=_AT_LEAST_ONE, help="Workers.  [default: 1]")
 @click.option("--evaluator", is_flag=True, help="Add an evaluator beside the cluster.")
+@click.option("--single-client", is_flag=True, help="Run SCRIPT once, as the chief; workers only serve.")
 @click.option(
-    "--max-restarts",
-    default=0,
-    metavar="R",
-    type=click.IntRange(min=0),
-    help="Restarts that the whole run may use.  [default: 0]",
+    "--devices-per-worker",
+    metavar="K",
+    type=_AT_LEAST_ONE,
+    help="Devices of each worker: its share of the GPUs, or virtual CPU devices.  [default: all it finds]",
+)
+@click.option(
+    "--max-restarts", default=0, metavar="R", type=_NUMBER, help="Restarts in the whole run.  [default: 0]"
 )
 @click.option(
     "--restart",
     "rule",
     type=click.Choice(["task", "job"]),
-    help="What to restart.  [default: the failed task with --ps, else the job]",
+    help="What to restart.  [default: the failed task where there are servers, else the job]",
 )
 @click.option(
     "--grace",
@@ -59,6 +57,8 @@ def run(
     ps: int,
     workers: int,
     evaluator: bool,
+    single_client: bool,
+    devices_per_worker: int | None,
     max_restarts: int,
     rule: RestartRule | None,
     grace: float,
@@ -66,18 +66,27 @@ def run(
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
-    r"""Run SCRIPT as every task of a cluster of local processes, each with its own TF_CONFIG.
+    r"""Run SCRIPT on a cluster of local processes, each with its own TF_CONFIG.
 
-    All end together: when the job is done, when a task fails, on Ctrl-C, on SIGTERM, when the terminal is
-    closed, and when this command itself is killed. Exit codes: 0 done, 1 a task failed, 2 wrong usage,
-    130 Ctrl-C, 143 SIGTERM, 129 closed terminal.
+    Workers run SCRIPT, and worker 0 is the chief; parameter servers run `stratagem serve`. All end together:
+    when the job is done, when a task fails, on Ctrl-C, on SIGTERM, when the terminal is closed, and when this
+    command itself is killed. Exit codes: 0 done, 1 a task failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM,
+    129 closed terminal.
 
     \b
     Example:
       stratagem run --ps 1 --workers 2 train.py --steps 1000
     """
-    shape = JobShape(command_of(script, arguments), workers=workers, ps=ps, evaluator=evaluator)
-    policy = Policy(shape.tasks, max_restarts, rule or ("task" if ps else "job"), grace)
+    shape = JobShape(
+        user_command(script, arguments),
+        workers=workers,
+        ps=ps,
+        evaluator=evaluator,
+        single_client=single_client,
+        devices_per_worker=devices_per_worker,
+        gpus=count_gpus(environment.current()),
+    )
+    policy = Policy(shape.tasks, shape.servers, max_restarts, rule or ("task" if ps else "job"), grace)
     sys.exit(run_job(shape, policy, None if log_dir is None else LogFiles(log_dir)))
 
 
@@ -89,8 +98,7 @@ def run_job(shape: JobShape, policy: Policy | None = None, log_files: LogFiles |
         )
     supervisor = Supervisor(
         shape,
-        policy or Policy(shape.tasks),
-        run_id=uuid.uuid4().hex,
+        policy or Policy(shape.tasks, shape.servers),
         inherited=environment.current(),
         log_files=log_files,
         colour=os.isatty(1) and not environment.no_colour(),

@@ -6,12 +6,14 @@ One thread and one `select`: output, ends of tasks, signals and time all arrive 
 import contextlib
 import math
 import os
+import secrets
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import FrameType
@@ -21,7 +23,7 @@ from stratagem.errors import LaunchError
 from stratagem.launch import keeper
 from stratagem.launch.failure import Failure, LastWords, report
 from stratagem.launch.output import Lines, LogFiles, Writer, label
-from stratagem.launch.plan import JobShape, task_environment
+from stratagem.launch.plan import JobShape, Run
 from stratagem.launch.policy import (
     Exited,
     Finish,
@@ -67,7 +69,7 @@ class Supervisor:
     """Runs one job to its end.
 
     Example:
-        code = Supervisor(shape, policy, addresses, run_id).run()
+        code = Supervisor(shape, Policy(shape.tasks), inherited=os.environ).run()
     """
 
     def __init__(
@@ -75,19 +77,22 @@ class Supervisor:
         shape: JobShape,
         policy: Policy,
         *,
-        run_id: str,
         inherited: Mapping[str, str],
         log_files: LogFiles | None = None,
         colour: bool = False,
     ) -> None:
         self._shape = shape
         self._policy = policy
-        self._run_id = run_id
-        self._inherited = inherited
         self._log_files = log_files
         self._colour = colour
         self._ports = {task: ReservedPort() for task in shape.tasks}
-        self._addresses = {task: port.address for task, port in self._ports.items()}
+        self._run = Run(
+            shape,
+            identity=uuid.uuid4().hex,
+            secret=secrets.token_hex(32),
+            inherited=inherited,
+            addresses={task: port.address for task, port in self._ports.items()},
+        )
         self._running: dict[TaskName, _Running] = {}
         self._failures: list[Failure] = []
         self._exit_code: int | None = None
@@ -185,12 +190,12 @@ class Supervisor:
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         task_socket = self._ports[task].socket_for_task()
-        env = task_environment(task, generation, self._addresses, self._inherited, self._run_id)
+        env = self._run.task_environment(task, generation)
         env[environment.LISTEN_FD] = str(task_socket.fileno())
         argv = [sys.executable, "-I", "-S", keeper.__file__, str(theirs.fileno()), str(task_socket.fileno())]
         try:
             process = subprocess.Popen(
-                [*argv, *self._shape.command],
+                [*argv, *self._shape.command_of(task)],
                 stdin=subprocess.DEVNULL,
                 stdout=out_end,
                 stderr=err_end,

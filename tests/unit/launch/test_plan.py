@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from stratagem.errors import LaunchError
-from stratagem.launch.plan import JobShape, command_of, task_environment, tf_config
+from stratagem.launch.gpus import count_gpus
+from stratagem.launch.plan import SERVE, JobShape, Run, tf_config, user_command
 from stratagem.launch.ports import ReservedPort
 from stratagem.launch.task import TaskName
 
@@ -27,12 +28,51 @@ def test_evaluator_is_outside_the_cluster() -> None:
     }
 
 
+def environment_of(shape: JobShape, task: TaskName, **inherited: str) -> dict[str, str]:
+    return Run(shape, "run-id", "a secret", inherited, ADDRESSES).task_environment(task, 3)
+
+
 def test_environment_adds_and_keeps() -> None:
-    env = task_environment(TaskName("worker", 1), 3, ADDRESSES, {"HOME": "/h", "TF_CONFIG": "old"}, "run-id")
+    env = environment_of(SHAPE, TaskName("worker", 1), HOME="/h", TF_CONFIG="old")
     assert env["HOME"] == "/h"
     assert env["STRATAGEM_GENERATION"] == "3"
     assert env["STRATAGEM_RUN"] == "run-id"
+    assert env["STRATAGEM_SECRET"] == "a secret"
     assert json.loads(env["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
+
+
+def test_a_secret_of_the_user_is_kept() -> None:
+    assert environment_of(SHAPE, TaskName("ps", 0), STRATAGEM_SECRET="mine")["STRATAGEM_SECRET"] == "mine"
+
+
+def test_who_runs_what() -> None:
+    assert SHAPE.command_of(TaskName("ps", 0)) == SERVE
+    assert SHAPE.command_of(TaskName("worker", 0)) == ("train",)
+    single = JobShape(("train",), workers=1, ps=1, single_client=True)
+    commands = {str(task): single.command_of(task) for task in single.tasks}
+    assert commands == {"ps:0": SERVE, "worker:0": SERVE, "chief:0": ("train",)}
+
+
+def test_devices_of_workers() -> None:
+    virtual = JobShape(("train",), workers=2, ps=1, devices_per_worker=2)
+    env = environment_of(virtual, TaskName("worker", 1))
+    assert env["JAX_NUM_CPU_DEVICES"] == "2"
+    assert int(env["PJRT_NPROC"]) >= 4
+    assert environment_of(virtual, TaskName("ps", 0))["JAX_PLATFORMS"] == "cpu"
+    real = JobShape(("train",), workers=2, devices_per_worker=2, gpus=4)
+    assert environment_of(real, TaskName("worker", 1))["CUDA_VISIBLE_DEVICES"] == "2,3"
+    with pytest.raises(LaunchError, match="need 6 GPUs, and this machine has 4"):
+        JobShape(("train",), workers=3, devices_per_worker=2, gpus=4)
+
+
+def test_gpus_are_counted_without_a_driver(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert count_gpus({}, tmp_path) == 2
+    assert count_gpus({"CUDA_VISIBLE_DEVICES": "1"}, tmp_path) == 1
+    assert count_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
+    assert count_gpus({"JAX_PLATFORMS": "cpu"}, tmp_path) == 0
+    assert count_gpus({"JAX_PLATFORMS": "cuda,cpu"}, tmp_path) == 2
 
 
 @pytest.mark.parametrize(
@@ -48,14 +88,14 @@ def test_commands(tmp_path: Path) -> None:
     for path in (script, program, text):
         path.touch()
     program.chmod(0o755)
-    assert command_of(str(script), ("--x",)) == (sys.executable, str(script), "--x")
-    assert command_of(str(program), ()) == (str(program),)
+    assert user_command(str(script), ("--x",)) == (sys.executable, str(script), "--x")
+    assert user_command(str(program), ()) == (str(program),)
     with pytest.raises(LaunchError, match=r"neither a \.py file nor executable"):
-        command_of(str(text), ())
+        user_command(str(text), ())
     with pytest.raises(LaunchError, match="there is no file"):
-        command_of(str(tmp_path / "d.py"), ())
+        user_command(str(tmp_path / "d.py"), ())
     with pytest.raises(LaunchError, match="is a directory"):
-        command_of(str(tmp_path), ())
+        user_command(str(tmp_path), ())
 
 
 def test_a_reserved_port_refuses_until_its_task_listens_and_again_after_its_end() -> None:

@@ -1,0 +1,256 @@
+"""Round trips over the wire against bare loops that move the same bytes, in one run, alternating.
+
+    python benchmarks/wire.py [--json]
+
+A round trip is: the client sends, the server copies into its own array and sends that back, the client has
+it in its own array. The bare loops do just that, with the same number of copies, and nothing else: no names,
+no checks, no deadlines. What counts are the ratios of medians.
+"""
+
+import json
+import mmap
+import os
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import numpy as np
+
+from stratagem.runtime.wire import Credentials, Listener, Peer, Reply, Request
+from stratagem.runtime.wire.arrays import Array
+
+SIZES = {"1.6 MB": 1_600_000, "64 MB": 64_000_000}
+SECRET = Credentials(secrets.token_hex(16))
+EMPTY_CALLS, SECONDS_PER_CASE, ROUNDS = 300, 2.0, 12
+TARGETS = {
+    ("shared memory", "1.6 MB"): 2.0,
+    ("shared memory", "64 MB"): 1.2,
+    ("tcp", "1.6 MB"): 1.3,
+    ("tcp", "64 MB"): 1.3,
+}
+EMPTY_TARGET_MICROSECONDS = 150.0
+
+
+# --------------------------------------------------------------- the servers
+
+
+def serve_wire(secret: str) -> None:
+    """A listener that keeps what it is sent in its own array and sends that array back."""
+    own: dict[int, Array] = {}
+
+    def echo(request: Request) -> Reply:
+        if not request.tensors:
+            return Reply()
+        sent = request.tensors[0]
+        if request.owned:
+            return Reply({}, [sent])
+        kept = own.setdefault(sent.nbytes, np.empty_like(sent))
+        np.copyto(kept, sent)
+        return Reply({}, [kept])
+
+    with Listener("127.0.0.1:0", {"echo": echo}, credentials=Credentials(secret)) as listener:
+        print(listener.address, flush=True)
+        sys.stdin.read()
+
+
+def serve_bare_memory(control: int, incoming: int, outgoing: int, size: int) -> None:
+    """Copies from one segment to its own array and on to the other, on a byte over a socket."""
+    sock = socket.socket(fileno=control)
+    source, target = mapped(incoming, size), mapped(outgoing, size)
+    own = np.empty(size, np.uint8)
+    own[:] = 0
+    while sock.recv(1):
+        np.copyto(own, source)
+        np.copyto(target, own)
+        sock.send(b"x")
+
+
+def serve_bare_tcp(size: int) -> None:
+    """Receives so many bytes into its own array, sends them back, over and over."""
+    own = memoryview(np.zeros(size, np.uint8))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        print(server.getsockname()[1], flush=True)
+        sock, _ = server.accept()
+        with sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while receive(sock, own):
+                sock.sendall(own)
+
+
+def receive(sock: socket.socket, view: memoryview) -> bool:
+    while view:
+        count = sock.recv_into(view)
+        if count == 0:
+            return False
+        view = view[count:]
+    return True
+
+
+def mapped(descriptor: int, size: int) -> Array:
+    return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
+
+
+# --------------------------------------------------------------- the clients
+
+
+@contextmanager
+def process(*arguments: object, descriptors: tuple[int, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen(
+        [sys.executable, __file__, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=descriptors,
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def bare_memory(stack: ExitStack, size: int) -> Callable[[], object]:
+    sock, far = socket.socketpair()
+    segments = [os.memfd_create("bare") for _ in range(2)]
+    for segment in segments:
+        os.ftruncate(segment, size)
+    stack.enter_context(
+        process("memory", far.fileno(), *segments, size, descriptors=(far.fileno(), *segments))
+    )
+    far.close()
+    stack.enter_context(closing(sock))
+    outgoing, incoming = (mapped(segment, size) for segment in segments)
+    for segment in segments:
+        os.close(segment)
+    data, answer = np.ones(size, np.uint8), np.zeros(size, np.uint8)
+
+    def round_trip() -> None:
+        np.copyto(outgoing, data)
+        sock.send(b"x")
+        sock.recv(1)
+        np.copyto(answer, incoming)
+
+    return round_trip
+
+
+def bare_tcp(stack: ExitStack, size: int) -> Callable[[], object]:
+    child = stack.enter_context(process("tcp", size))
+    sock = stack.enter_context(socket.create_connection(("127.0.0.1", int(first_line(child)))))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    data, answer = memoryview(np.ones(size, np.uint8)), memoryview(np.zeros(size, np.uint8))
+
+    def round_trip() -> None:
+        sock.sendall(data)
+        receive(sock, answer)
+
+    return round_trip
+
+
+def first_line(child: subprocess.Popen[str]) -> str:
+    return child.stdout.readline() if child.stdout else ""
+
+
+def over_wire(peer: Peer, size: int, fresh: bool = False) -> Callable[[], object]:
+    data, answer = np.ones(size, np.uint8), np.zeros(size, np.uint8)
+    into = None if fresh else [answer]
+    return lambda: peer.call("echo", tensors=[data], into=into)
+
+
+# --------------------------------------------------------------- measuring
+
+
+def medians(cases: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Median seconds of each case; the cases take turns, so that what disturbs one disturbs all."""
+    times: dict[str, list[float]] = {name: [] for name in cases}
+    for name, run in cases.items():
+        for _ in range(3):
+            run()
+        start = time.perf_counter()
+        run()
+        times[name].append(time.perf_counter() - start)
+    repeats = {name: max(1, int(SECONDS_PER_CASE / ROUNDS / times[name][0])) for name in cases}
+    for _ in range(ROUNDS):
+        for name, run in cases.items():
+            for _ in range(repeats[name]):
+                start = time.perf_counter()
+                run()
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def measure() -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    with ExitStack() as stack:
+        address = first_line(stack.enter_context(process("wire", SECRET.secret))).strip()
+        peers = {
+            "shared memory": stack.enter_context(Peer(address, credentials=SECRET, shared_memory=True)),
+            "tcp": stack.enter_context(Peer(address, credentials=SECRET, shared_memory=False)),
+        }
+        with ExitStack() as inner:
+            found = medians(
+                {
+                    "bare": bare_memory(inner, 1),
+                    "shared memory": lambda: peers["shared memory"].call("echo"),
+                    "tcp": lambda: peers["tcp"].call("echo"),
+                }
+            )
+        for name in peers:
+            row = {"transport": name, "size": "empty", "microseconds": found[name] * 1e6}
+            row |= {"bare": found["bare"] * 1e6, "ratio": found[name] / found["bare"]}
+            if name == "shared memory":
+                row["target"] = EMPTY_TARGET_MICROSECONDS
+            rows.append(row)
+        for label, size in SIZES.items():
+            for name, bare in (("shared memory", bare_memory), ("tcp", bare_tcp)):
+                with ExitStack() as inner:
+                    found = medians(
+                        {
+                            "bare": bare(inner, size),
+                            "wire": over_wire(peers[name], size),
+                            "fresh": over_wire(peers[name], size, fresh=True),
+                        }
+                    )
+                rows.append(
+                    {
+                        "transport": name,
+                        "size": label,
+                        "microseconds": found["wire"] * 1e6,
+                        "bare": found["bare"] * 1e6,
+                        "ratio": found["wire"] / found["bare"],
+                        "ratio into new arrays": found["fresh"] / found["bare"],
+                        "target": TARGETS[name, label],
+                    }
+                )
+    return rows
+
+
+def main() -> None:
+    rows = measure()
+    if "--json" in sys.argv:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        line = f"{row['transport']:14} {row['size']:7} {row['microseconds']:10.1f} µs"
+        line += f"  bare {row['bare']:10.1f} µs  × {row['ratio']:.2f}"
+        if "ratio into new arrays" in row:
+            line += f" (≤ {row['target']})  into new arrays × {row['ratio into new arrays']:.2f}"
+        elif "target" in row:
+            line += f" (≤ {row['target']:g} µs)"
+        print(line)
+
+
+if __name__ == "__main__":
+    role, *rest = [argument for argument in sys.argv[1:] if not argument.startswith("--")] or ["main"]
+    if role == "wire":
+        serve_wire(rest[0])
+    elif role == "memory":
+        serve_bare_memory(*map(int, rest))
+    elif role == "tcp":
+        serve_bare_tcp(int(rest[0]))
+    else:
+        main()

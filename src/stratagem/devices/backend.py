@@ -1,0 +1,111 @@
+"""The border to JAX's backends: have they started, which devices did they bring, are collectives safe.
+
+The only module of this layer that looks inside JAX, and the one place where its errors become ours.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stratagem.devices.threads import pool_size, requested_devices, thread_environment, threads_needed
+from stratagem.environment import current, set_variables
+from stratagem.errors import DeviceNotFoundError
+
+if TYPE_CHECKING:
+    import jax
+
+_TYPES = {"cuda": "GPU", "rocm": "GPU", "gpu": "GPU"}
+
+
+def backends_started() -> bool:
+    """Whether JAX has started its backends, after which what devices there are is settled."""
+    if "jax" not in sys.modules:
+        return False
+    from jax._src.xla_bridge import backends_are_initialized
+
+    return backends_are_initialized()
+
+
+def jax_option(name: str) -> Any:
+    """The value of one of JAX's configuration options, such as `jax_platforms`."""
+    import jax
+
+    return getattr(jax.config, name)
+
+
+def device_type(device: "jax.Device") -> str:
+    """Our name for the kind of device that JAX calls `cpu`, `cuda`, `rocm` or `tpu`."""
+    platform = str(device.platform)
+    return _TYPES.get(platform, platform.upper())
+
+
+def local_jax_devices() -> list["jax.Device"]:
+    """Every device of this process, on all platforms, CPUs first. Starts JAX's backends.
+
+    Raises:
+        DeviceNotFoundError: if JAX cannot start them.
+    """
+    guard_collectives()
+    import jax
+    from jax.extend.backend import backends
+
+    try:
+        found = [device for platform in backends() for device in jax.local_devices(backend=platform)]
+    except RuntimeError as error:
+        raise DeviceNotFoundError(
+            f"JAX could not start its devices: {error}. Install the plug-in of the platform that was asked "
+            "for, or unset JAX_PLATFORMS so that JAX takes what is there"
+        ) from error
+    unique = {(device.platform, device.id): device for device in found}
+    return sorted(
+        unique.values(), key=lambda device: (device_type(device) != "CPU", device.platform, device.id)
+    )
+
+
+def default_jax_device() -> "jax.Device":
+    """The device that JAX takes when none is named. Starts JAX's backends."""
+    guard_collectives()
+    import jax
+
+    return jax.local_devices()[0]
+
+
+def guard_collectives() -> bool:
+    """Make collectives over virtual CPU devices safe, however many the user asked JAX for and by what means.
+
+    To be called before JAX's backends start: then it enlarges XLA's thread pool, if that is needed.
+
+    Returns:
+        Whether collectives are safe. Only a process that started JAX itself, with virtual devices and too
+        small a pool, gets `False`: it has to wait for each step before it dispatches the next.
+    """
+    environ = current()
+    if backends_started():
+        return collectives_are_safe(cpu_device_count(), environ)
+    set_variables(thread_environment(_configured_cpu_devices(environ), environ))
+    return True
+
+
+def collectives_are_safe(devices: int, environ: Mapping[str, str]) -> bool:
+    """Whether XLA's pool in a process with this environment is large enough for `devices` CPU devices."""
+    return pool_size(environ) >= threads_needed(devices) or devices == 1
+
+
+def cpu_device_count() -> int:
+    """How many CPU devices of its own this process has, or will have once JAX's backends start."""
+    if not backends_started():
+        return _configured_cpu_devices(current())
+    import jax
+
+    try:
+        return len(jax.local_devices(backend="cpu"))
+    except RuntimeError:  # JAX_PLATFORMS left the CPU out
+        return 0
+
+
+def _configured_cpu_devices(environ: Mapping[str, str]) -> int:
+    if "jax" in sys.modules:
+        configured = int(jax_option("jax_num_cpu_devices"))
+        if configured >= 0:
+            return max(1, configured)
+    return requested_devices(environ)

@@ -1,0 +1,75 @@
+"""`stratagem serve`: a server for one task, which holds variables and runs what others ship to it."""
+
+import logging
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from stratagem import environment
+from stratagem.cluster import resolve_cluster
+from stratagem.errors import LaunchError
+
+
+@click.command()
+@click.option("--job_name", metavar="JOB", help="Job of this task: ps, worker, chief.")
+@click.option("--task_index", "--task_id", metavar="I", type=int, help="Index of this task in its job.")
+@click.option("--ps_hosts", metavar="HOST:PORT,…", help="Addresses of the parameter servers.")
+@click.option("--worker_hosts", metavar="HOST:PORT,…", help="Addresses of the workers.")
+@click.option("--chief_hosts", metavar="HOST:PORT", help="Address of the chief, if it is not worker 0.")
+@click.option(
+    "--secret-file",
+    metavar="F",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the cluster's secret.  [default: STRATAGEM_SECRET or STRATAGEM_SECRET_FILE]",
+)
+@click.option(
+    "--insecure", is_flag=True, help="Listen where others can reach it although there is no secret."
+)
+def serve(
+    job_name: str | None,
+    task_index: int | None,
+    ps_hosts: str | None,
+    worker_hosts: str | None,
+    chief_hosts: str | None,
+    secret_file: Path | None,
+    insecure: bool,
+) -> None:
+    r"""Serve one task of a cluster until the job is done, SIGTERM or Ctrl-C.
+
+    The task is given by these flags or by TF_CONFIG.
+
+    \b
+    Example:
+      stratagem serve --job_name ps --task_index 0 --ps_hosts 127.0.0.1:2222 --worker_hosts 127.0.0.1:2223
+    """
+    given = {
+        "--job_name": job_name,
+        "--task_index": task_index,
+        "--ps_hosts": ps_hosts,
+        "--worker_hosts": worker_hosts,
+        "--chief_hosts": chief_hosts,
+    }
+    config = resolve_cluster([f"{flag}={value}" for flag, value in given.items() if value is not None])
+    if config is None:
+        raise LaunchError(
+            "which task is this to serve? Give --job_name, --task_index and the addresses (--ps_hosts, --worker_hosts), "
+            "or set TF_CONFIG"
+        )
+    logging.basicConfig(level=environment.log_level(), format="%(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, _leave)
+
+    from stratagem.runtime import Server  # starts JAX: only now is it known that there is something to serve
+
+    secret = secret_file.read_bytes().strip() if secret_file is not None else None
+    with Server(
+        config.cluster, config.job_name, config.task_index, secret=secret, insecure=insecure
+    ) as server:
+        click.echo(f"{server.task} serves at {server.target}")
+        server.join()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)

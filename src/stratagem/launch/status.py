@@ -1,0 +1,89 @@
+"""`stratagem status`: what every task of a cluster is doing, as a table or as JSON."""
+
+import json
+import sys
+import time
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+REFRESH_SECONDS = 1.0
+ANSWER_SECONDS = 3.0
+
+
+@click.command()
+@click.argument("target")
+@click.option("--json", "as_json", is_flag=True, help="Print once, as JSON.")
+@click.option("--once", is_flag=True, help="Print once; in a terminal the table refreshes until Ctrl-C.")
+def status(target: str, as_json: bool, once: bool) -> None:
+    r"""Show the tasks of the cluster that the server at TARGET (sg://host:port) belongs to.
+
+    \b
+    Example:
+      stratagem status sg://127.0.0.1:2222 --json
+    """
+    from stratagem.runtime import Session
+
+    with Session(target, timeout=ANSWER_SECONDS) as session:
+        if as_json:
+            click.echo(json.dumps(session.status(), indent=2, ensure_ascii=False))
+        elif once or not sys.stdout.isatty():
+            Console().print(_tables(session.status(), {}))
+        else:
+            _watch(session)
+
+
+def _watch(session: Any) -> None:
+    earlier: dict[str, Any] = {}
+    with Live(refresh_per_second=4) as live:
+        while True:
+            now = session.status()
+            live.update(_tables(now, earlier))
+            earlier = now
+            time.sleep(REFRESH_SECONDS)  # the pace of a display, not a wait for something
+
+
+def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
+    overview = Table("task", "state", "up", "calls/s", "in", "out", "connections", "programs", "last error")
+    variables = Table("variable", "dtype", "shape", "size", "device")
+    for task, said in tasks.items():
+        if "error" in said:
+            overview.add_row(task, "[red]unreachable[/red]", *[""] * 6, said["error"])
+            continue
+        overview.add_row(
+            task,
+            said["platform"],
+            f"{said['seconds']:.0f} s",
+            f"{_rate(said, earlier.get(task)):.0f}",
+            _size(said["bytes_in"]),
+            _size(said["bytes_out"]),
+            str(said["connections"]),
+            str(said["programs"]["size"]),
+            said["last_error"] or "",
+        )
+        for variable in said["variables"]:
+            shape = "×".join(map(str, variable["shape"])) or "scalar"
+            variables.add_row(
+                variable["name"], variable["dtype"], shape, _size(variable["bytes"]), variable["device"]
+            )
+    return Group(overview, variables) if variables.row_count else Group(overview)
+
+
+def _rate(said: dict[str, Any], earlier: dict[str, Any] | None) -> float:
+    """Calls per second since the last look, or since the start."""
+    calls, seconds = sum(said["calls"].values()), said["seconds"]
+    if earlier is not None and earlier.get("incarnation") == said["incarnation"]:
+        calls -= sum(earlier["calls"].values())
+        seconds -= earlier["seconds"]
+    return float(calls / seconds) if seconds > 0 else 0.0
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

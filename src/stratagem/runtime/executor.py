@@ -1,0 +1,196 @@
+"""What a server does for clients: keep variables, and run programs on values from here, there and the client."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem.devices import find_device, list_devices
+from stratagem.runtime.function import ASSIGN, TENSOR, VARIABLE
+from stratagem.runtime.memory import physical_memory
+from stratagem.runtime.peers import Peers
+from stratagem.runtime.programs import ProgramCache
+from stratagem.runtime.variables import VariableStore
+from stratagem.runtime.wire import Fields, Handler, Reply, Request
+
+_MOST_FETCHES = 16
+DEFAULT_SECONDS = 60.0
+
+
+class Executor:
+    """The variables and programs of one task, and the calls that reach them.
+
+    Args:
+        task: This task's name.
+        peers: The cluster, for values that live on other tasks.
+    """
+
+    def __init__(self, task: str, peers: Peers) -> None:
+        self._task = task
+        self._peers = peers
+        self._store = VariableStore(physical_memory())
+        self._programs = ProgramCache()
+        self._local_device = cache(find_device)  # the devices of a process do not change
+        self._threads = ThreadPoolExecutor(_MOST_FETCHES, thread_name_prefix="stratagem-fetch")
+
+    def handlers(self) -> dict[str, Handler]:
+        """The calls that clients may make."""
+        return {
+            "devices": self._devices,
+            "variable.put": self._put,
+            "variable.describe": lambda request: Reply(self._store[request.fields["name"]].describe()),
+            "variable.read": self._read,
+            "variable.assign": lambda request: self._each(request, self._store.assign),
+            "variable.add": lambda request: self._each(request, self._store.add),
+            "variable.delete": self._delete,
+            "program.load": self._load,
+            "program.run": self._run,
+        }
+
+    def describe(self) -> Fields:
+        """Variables and programs, for the status."""
+        return {"variables": self._store.describe(), "programs": asdict(self._programs.statistics())}
+
+    def close(self) -> None:
+        """End the threads and processes that it has started."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._programs.close()
+
+    # Devices.
+
+    def _devices(self, request: Request) -> Reply:
+        return Reply(
+            {
+                "devices": [
+                    {"name": self._full_name(device.name), "description": device.description}
+                    for device in list_devices()
+                ]
+            }
+        )
+
+    def _full_name(self, local_name: str) -> str:
+        """`/job:localhost/replica:0/task:0/device:CPU:0` as the cluster knows it."""
+        job, task = self._task.removeprefix("/").split("/")
+        return f"/{job}/replica:0/{task}/{local_name.rpartition('/')[2]}"
+
+    # Variables.
+
+    def _put(self, request: Request) -> Reply:
+        fields = request.fields
+        found = self._local_device(fields["device"])
+        name = fields["name"]
+        self._store.put(
+            name, request.take(0), found.device, self._full_name(found.name), fields["holds_bytes"]
+        )
+        return Reply(self._store[name].describe())
+
+    def _read(self, request: Request) -> Reply:
+        return Reply(tensors=[np.asarray(self._store.read(name)) for name in request.fields["names"]])
+
+    def _each(self, request: Request, act: Callable[[str, Any], None]) -> Reply:
+        for index, name in enumerate(request.fields["names"]):
+            act(name, request.take(index))
+        return Reply()
+
+    def _delete(self, request: Request) -> Reply:
+        self._store.delete(request.fields["name"])
+        return Reply()
+
+    # Programs.
+
+    def _load(self, request: Request) -> Reply:
+        _, donate, device = self._variant(request.fields)
+        self._programs.load(request.take(0).tobytes(), donate, device)
+        return Reply()
+
+    def _variant(self, fields: Fields) -> tuple[set[str], tuple[int, ...], jax.Device]:
+        """How a program is compiled for a call: variables it updates here, inputs it may reuse, its device."""
+        updated = self._updated_here(fields["inputs"], fields["outputs"])
+        donate = tuple(
+            index for index, source in enumerate(fields["inputs"]) if self._name_here(source) in updated
+        )
+        return updated, donate, self._local_device(fields["device"]).device
+
+    def _run(self, request: Request) -> Reply:
+        fields = request.fields
+        inputs, outputs = fields["inputs"], fields["outputs"]
+        updated, donate, device = self._variant(fields)
+        program = self._programs.find(fields["program"], donate, device)
+        if program is None:
+            return Reply({"missing": True})
+        seconds = DEFAULT_SECONDS if request.timeout is None else request.timeout
+        values = self._fetch(inputs, seconds)
+        with self._store.locked(updated):
+            for index, source in enumerate(inputs):
+                if source[0] == TENSOR:
+                    values[index] = request.tensors[source[1]]
+                elif (name := self._name_here(source)) is not None:
+                    values[index] = self._store.read(name)
+            # The client reuses its shared memory after the reply: nothing may still read from it then.
+            results = program([values[index] for index in range(len(inputs))], wait=True)
+            assigned = [
+                (target, result)
+                for target, result in zip(outputs, results, strict=True)
+                if target[0] == ASSIGN
+            ]
+            for target, result in assigned:
+                if (name := self._name_here(target)) is not None and name in updated:
+                    self._store[name].replace(result)
+        self._deliver(
+            [(target, result) for target, result in assigned if self._name_here(target) not in updated],
+            seconds,
+        )
+        returned = [result for result, target in zip(results, outputs, strict=True) if target[0] != ASSIGN]
+        return Reply(tensors=[np.asarray(result) for result in returned])
+
+    def _name_here(self, reference: list[Any]) -> str | None:
+        """The variable's name, if the reference is to a variable of this task."""
+        if reference[0] in (VARIABLE, ASSIGN) and reference[1] == self._task:
+            return str(reference[2])
+        return None
+
+    def _updated_here(self, inputs: list[list[Any]], outputs: list[list[Any]]) -> set[str]:
+        """Variables of this task that the program reads once and replaces: their memory may be reused."""
+        read = Counter(self._name_here(source) for source in inputs)
+        written = {self._name_here(target) for target in outputs}
+        return {name for name, count in read.items() if name is not None and count == 1 and name in written}
+
+    def _fetch(self, inputs: Iterable[list[Any]], seconds: float) -> dict[int, Any]:
+        """The values of variables of other tasks, with one call to each of them, all at the same time."""
+        wanted = defaultdict(list)
+        for index, source in enumerate(inputs):
+            if source[0] == VARIABLE and source[1] != self._task:
+                wanted[source[1]].append((index, source[2]))
+
+        def fetch(task: str) -> list[np.ndarray[Any, Any]]:
+            names = [name for _, name in wanted[task]]
+            return self._peers[task].call("variable.read", {"names": names}, timeout=seconds).tensors
+
+        return {
+            index: value
+            for task, values in zip(wanted, self._threads.map(fetch, wanted), strict=True)
+            for (index, _), value in zip(wanted[task], values, strict=True)
+        }
+
+    def _deliver(self, values: list[tuple[list[Any], jax.Array]], seconds: float) -> None:
+        """Assign results to variables, here and on other tasks."""
+        elsewhere = defaultdict(list)
+        for target, value in values:
+            name = self._name_here(target)
+            if name is None:
+                elsewhere[target[1]].append((target[2], value))
+            else:
+                self._store.assign(name, value)
+
+        def deliver(task: str) -> None:
+            names, arrays = zip(*elsewhere[task], strict=True)
+            tensors = [np.asarray(array) for array in arrays]
+            self._peers[task].call("variable.assign", {"names": list(names)}, tensors, timeout=seconds)
+
+        for _ in self._threads.map(deliver, elsewhere):
+            pass

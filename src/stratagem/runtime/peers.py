@@ -1,0 +1,54 @@
+"""All the tasks of a cluster that one process may call, by name; a connection is made when first needed."""
+
+import threading
+
+from stratagem.cluster import ClusterSpec
+from stratagem.devices import DeviceSpec
+from stratagem.errors import ClusterError
+from stratagem.runtime.wire import Credentials, Peer
+
+
+def task_name(job: str, index: int) -> str:
+    """The name of a task: `/job:ps/task:0`."""
+    return DeviceSpec(job=job, task=index).to_string()
+
+
+class Peers:
+    """The cluster's tasks, as peers to call.
+
+    Example:
+        >>> peers = Peers(ClusterSpec({"ps": ["127.0.0.1:2222"]}), Credentials(), caller="a client")
+        >>> peers["/job:ps/task:0"].call("ping")
+    """
+
+    def __init__(self, cluster: ClusterSpec, credentials: Credentials, caller: str) -> None:
+        self._credentials = credentials
+        self._caller = caller
+        self._addresses = {task_name(task.job, task.index): task.address for task in cluster.tasks()}
+        self._peers: dict[str, Peer] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of all tasks."""
+        return list(self._addresses)
+
+    def __getitem__(self, task: str) -> Peer:
+        with self._lock:
+            if task not in self._peers:
+                if task not in self._addresses:
+                    raise ClusterError(
+                        f"the cluster has no task {task!r}; it has {', '.join(self._addresses)}"
+                    )
+                self._peers[task] = Peer(self._addresses[task], task, self._credentials, caller=self._caller)
+            return self._peers[task]
+
+    def address(self, task: str) -> str:
+        """Where a task listens."""
+        return self._addresses[task]
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            for peer in self._peers.values():
+                peer.close()

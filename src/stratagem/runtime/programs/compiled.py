@@ -1,0 +1,197 @@
+"""A program compiled for one device, and what it needs to be called."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+from jax.sharding import SingleDeviceSharding
+
+from stratagem.errors import ProgramRefused
+from stratagem.runtime.programs.container import Container
+from stratagem.runtime.programs.summary import ProgramSummary, TensorSpec
+from stratagem.runtime.programs.verification import VerifiedProgram
+
+
+class CompiledProgram:
+    """Runs a program on flat arrays.
+
+    Calls may come from several threads. What is safe to do with the arrays, on a CPU (measured):
+
+    - NumPy inputs that start at a multiple of 64 bytes are read in place, not copied, and the call returns
+      before it has read them. Do not write to them until the results are ready: pass `wait=True`, or call
+      `jax.block_until_ready` on the results first.
+    - Results never share memory with NumPy inputs, not even when the program returns an input unchanged or
+      when the input is donated.
+    - Results share memory with a jax array only if it was donated, and then that array is deleted. A donated
+      array that still shares memory with NumPy (made from it without a copy, or looked at with `np.asarray`)
+      is copied instead, and what NumPy sees does not change.
+    - The same array must not be passed twice in one call if it is donated.
+
+    Attributes:
+        summary: What is known of the program.
+        device: Where it runs.
+        donated: Indices of the inputs whose memory becomes a result's.
+        memory_bytes: What XLA says that a call takes: arguments, results and temporaries.
+    """
+
+    def __init__(
+        self,
+        compiled: Any,
+        summary: ProgramSummary,
+        device: jax.Device,
+        donated: tuple[int, ...],
+        memory_bytes: int,
+    ) -> None:
+        self.summary = summary
+        self.device = device
+        self.donated = donated
+        self.memory_bytes = memory_bytes
+        self._compiled = compiled
+        self._expected = [(spec.shape, np.dtype(spec.dtype)) for spec in summary.inputs]
+        self._wide = any(_is_wide(spec) for spec in (*summary.inputs, *summary.outputs))
+        self._calls = 0
+        self._count_lock = threading.Lock()
+
+    @property
+    def calls(self) -> int:
+        """How often it was called."""
+        return self._calls
+
+    def __call__(self, arrays: Sequence[Any], *, wait: bool = False) -> list[jax.Array]:
+        """Runs the program.
+
+        Args:
+            arrays: NumPy or jax arrays, one per input, of exactly its shape and dtype.
+            wait: Return only when the results are there and the inputs are no longer read.
+
+        Raises:
+            ProgramRefused: Number, shape or dtype of the arrays is not what the program takes.
+        """
+        expected = self._expected
+        if len(arrays) != len(expected):
+            raise ProgramRefused(f"the program takes {len(expected)} arrays and is called with {len(arrays)}")
+        for array, (shape, dtype) in zip(arrays, expected, strict=True):
+            if array.shape != shape or array.dtype != dtype:
+                self._refuse(arrays)
+        if self._wide:
+            # Without this, JAX narrows 64-bit NumPy arrays on entry unless the whole process has x64 on.
+            with jax.enable_x64(True):
+                results = self._compiled(*arrays)
+        else:
+            results = self._compiled(*arrays)
+        with self._count_lock:
+            self._calls += 1
+        if wait:
+            jax.block_until_ready(results)
+        return list(results)
+
+    def _refuse(self, arrays: Sequence[Any]) -> None:
+        for position, (array, spec) in enumerate(zip(arrays, self.summary.inputs, strict=True)):
+            got = TensorSpec(tuple(array.shape), str(array.dtype))
+            if got != spec:
+                raise ProgramRefused(f"the program takes {spec} as input {position} and is called with {got}")
+
+
+def compile_program(
+    program: VerifiedProgram, device: jax.Device, donate: Sequence[int], memory_limit: int
+) -> CompiledProgram:
+    """Compiles a program for a device, ahead of time.
+
+    Args:
+        program: A program that was found to be allowed.
+        device: Where it is to run.
+        donate: Indices of inputs whose memory may become a result's; those that fit no result are let be.
+        memory_limit: Most bytes that a call may take.
+
+    Raises:
+        ProgramRefused: XLA cannot compile it, or it takes more memory than it may.
+    """
+    inputs = program.summary.inputs
+    wrong = [index for index in donate if not 0 <= index < len(inputs)]
+    if wrong:
+        raise ProgramRefused(f"cannot donate inputs {wrong}: the program has {len(inputs)} inputs")
+    donated = _usable(donate, inputs, program.summary.outputs)
+    sharding = SingleDeviceSharding(device)
+    try:
+        with jax.enable_x64(True):
+            shapes = [
+                jax.ShapeDtypeStruct(spec.shape, np.dtype(spec.dtype), sharding=sharding) for spec in inputs
+            ]
+            jitted = jax.jit(
+                _exported(program.container).call, donate_argnums=donated, out_shardings=sharding
+            )
+            compiled = jitted.lower(*shapes).compile()
+    except (jax.errors.JaxRuntimeError, ValueError, NotImplementedError, TypeError) as error:
+        raise ProgramRefused(f"the program does not compile on {device}: {error}") from error
+    memory_bytes = _memory(compiled, program.summary)
+    if memory_bytes > memory_limit:
+        raise ProgramRefused(
+            f"a call of the program takes {memory_bytes} bytes; the server's ProgramLimits.memory_bytes is "
+            f"{memory_limit}"
+        )
+    return CompiledProgram(compiled, program.summary, device, donated, memory_bytes)
+
+
+def _usable(
+    donate: Sequence[int], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[int, ...]:
+    """The inputs among `donate` that some result can take the place of; JAX warns of others."""
+    free = list(outputs)
+    usable = []
+    for index in sorted(set(donate)):
+        if inputs[index] in free:
+            free.remove(inputs[index])
+            usable.append(index)
+    return tuple(usable)
+
+
+def _exported(container: Container) -> export.Exported:
+    """What `jax.export.deserialize` would give, from fields that were checked one by one."""
+
+    def shaped(specs: Sequence[TensorSpec]) -> tuple[Any, ...]:
+        return tuple(jax.core.ShapedArray(spec.shape, np.dtype(spec.dtype)) for spec in specs)
+
+    no_inputs: tuple[None, ...] = (None,) * len(container.inputs)
+    no_outputs: tuple[None, ...] = (None,) * len(container.outputs)
+    return export.Exported(
+        fun_name="program",
+        in_tree=jax.tree.structure((tuple(range(len(container.inputs))), {})),
+        in_avals=shaped(container.inputs),
+        out_tree=jax.tree.structure(tuple(range(len(container.outputs)))),
+        out_avals=shaped(container.outputs),
+        _has_named_shardings=True,
+        _in_named_shardings=no_inputs,
+        _out_named_shardings=no_outputs,
+        in_shardings_hlo=no_inputs,
+        out_shardings_hlo=no_outputs,
+        nr_devices=1,
+        platforms=(container.platform,),
+        ordered_effects=(),
+        unordered_effects=(),
+        disabled_safety_checks=(),
+        mlir_module_serialized=container.module,
+        calling_convention_version=container.calling_convention,
+        module_kept_var_idx=container.kept,
+        uses_global_constants=False,
+        _get_vjp=None,
+    )
+
+
+def _memory(compiled: Any, summary: ProgramSummary) -> int:
+    """What XLA says, or, on a platform where it says nothing, what goes in and comes out."""
+    found = compiled.memory_analysis()
+    if found is None:
+        return sum(spec.nbytes for spec in (*summary.inputs, *summary.outputs))
+    return int(
+        found.argument_size_in_bytes
+        + found.output_size_in_bytes
+        + found.temp_size_in_bytes
+        - found.alias_size_in_bytes
+    )
+
+
+def _is_wide(spec: TensorSpec) -> bool:
+    return spec.dtype in {"int64", "uint64", "float64", "complex128"}

@@ -1,0 +1,184 @@
+"""Has foreign programs read in a process of their own, so that no program can bring down its server."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, cast
+
+from stratagem.environment import current
+from stratagem.errors import ProgramRefused, StratagemError
+from stratagem.runtime.programs.inspection import findings_from, read_message, write_message
+from stratagem.runtime.programs.limits import ProgramLimits
+from stratagem.runtime.programs.walk import Findings
+
+# A bare module stands in for `stratagem.runtime`, whose own list of names would import JAX: the process then
+# starts in a quarter of the time and takes half of the memory.
+_START = """
+import sys, types
+runtime = sys.modules["stratagem.runtime"] = types.ModuleType("stratagem.runtime")
+runtime.__path__ = [{runtime!r}]
+from stratagem.runtime.programs.inspection import main
+main({seconds!r}, {memory_bytes!r})
+"""
+
+
+class _Child:
+    """The process and its two pipes."""
+
+    def __init__(self, seconds: float, memory_bytes: int) -> None:
+        # No secret goes along: what reads foreign bytes need not know it.
+        environment = {name: value for name, value in current().items() if not name.startswith("STRATAGEM_")}
+        runtime = str(Path(__file__).parent.parent)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                _START.format(runtime=runtime, seconds=seconds, memory_bytes=memory_bytes),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._input = cast(IO[bytes], self._process.stdin)
+        self._output = cast(IO[bytes], self._process.stdout)
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def send(self, header: dict[str, Any], payload: bytes) -> None:
+        write_message(self._input, header, payload)
+
+    def receive(self) -> tuple[dict[str, Any], bytes] | None:
+        return read_message(self._output)
+
+    def wait(self) -> int:
+        """How it ended, once its output has ended: a negative number is the signal."""
+        return self._process.wait()
+
+    def end(self) -> None:
+        """Ends it now, whatever it is doing."""
+        self._process.kill()
+        for pipe in (self._input, self._output):
+            with suppress(BrokenPipeError):  # what was still to be written is of no use to anyone
+                pipe.close()
+        self._process.wait()
+
+
+class Inspector:
+    """Walks modules in a process that starts when first needed, and again after a crash.
+
+    Calls from several threads take turns. The process ends with `close`, when this process ends, and when
+    it has had nothing to do for a minute.
+
+    Example:
+        >>> with Inspector() as inspector:
+        ...     findings = inspector.walk(module, "cpu", ProgramLimits())
+
+    Args:
+        seconds: Longest time that reading one program may take.
+        memory_bytes: Most memory that reading one program may take.
+    """
+
+    def __init__(self, seconds: float = 10.0, memory_bytes: int = 2 << 30) -> None:
+        self._seconds = seconds
+        self._memory_bytes = memory_bytes
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+        self._ending: weakref.finalize[[], Inspector] | None = None
+        self._starts = 0
+
+    @property
+    def starts(self) -> int:
+        """How often the process was started."""
+        return self._starts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Starts the process now, so that the first program need not wait for it."""
+        with self._lock:
+            self._running()
+
+    def close(self) -> None:
+        """Ends the process, if there is one; another request would start it again."""
+        with self._lock:
+            self._end()
+
+    def walk(self, module: bytes, platform: str, limits: ProgramLimits | None) -> Findings:
+        """Does `walk.walk` in the other process.
+
+        Raises:
+            ProgramRefused: The module is not allowed, or it crashed, outlasted or outgrew the process.
+        """
+        header = {"platform": platform, "limits": None if limits is None else asdict(limits)}
+        with self._lock:
+            try:
+                found, payload = self._ask(header, module)
+            except BaseException:
+                self._end()  # half a message may be under way: nothing that comes next would fit
+                raise
+        if "refused" in found:
+            raise ProgramRefused(found["refused"])
+        return findings_from(found["found"], payload)
+
+    def _ask(self, header: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
+        while True:
+            child = self._running()
+            began = time.monotonic()
+            reply = None
+            with suppress(BrokenPipeError):
+                child.send(header, module)
+                reply = child.receive()
+            if reply is not None:
+                return reply
+            took = time.monotonic() - began
+            status = child.wait()
+            self._end()
+            if status == -signal.SIGALRM and took < self._seconds / 2:
+                continue  # it had been idle, and ended itself just as we asked
+            if status == -signal.SIGALRM:
+                raise ProgramRefused(
+                    f"the program could not be read within {self._seconds:g} s: it is damaged, or too large "
+                    "for this server; export it again, or make it smaller"
+                )
+            raise ProgramRefused(
+                "the program is damaged: the process that inspects programs broke down over it "
+                f"(exit status {status}); export it again"
+            )
+
+    def _running(self) -> _Child:
+        if self._child is not None and self._child.running():
+            return self._child
+        self._end()
+        child = _Child(self._seconds, self._memory_bytes)
+        self._child, self._ending = child, weakref.finalize(self, child.end)
+        self._starts += 1
+        if child.receive() is None:
+            status = child.wait()
+            self._end()
+            raise StratagemError(
+                f"the process that inspects programs did not start (exit status {status}); what it wrote to "
+                "standard error says why"
+            )
+        return child
+
+    def _end(self) -> None:
+        if self._ending is not None:
+            self._ending()
+        self._child = self._ending = None

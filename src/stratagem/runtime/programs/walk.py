@@ -1,0 +1,254 @@
+"""Walks a StableHLO module and refuses what a server does not run.
+
+This reads foreign bytes with MLIR's parser, which malformed bytes can crash: servers run it in a process of
+its own (see `inspector`), clients on what they have just made themselves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from stratagem.errors import ProgramRefused
+from stratagem.runtime.programs.allowed import COMPOSITES, CUSTOM_CALLS, OPERATIONS
+from stratagem.runtime.programs.canonical import new_context, operations, serialize, strip
+from stratagem.runtime.programs.elements import DTYPE_OF_STABLEHLO
+from stratagem.runtime.programs.limits import ProgramLimits
+from stratagem.runtime.programs.memory import Cost, block_cost
+from stratagem.runtime.programs.signatures import wrong_signature
+from stratagem.runtime.programs.summary import TensorSpec
+
+MAGIC = b"ML\xefR"
+"""MLIR bytecode starts so. Anything else would be read as text, which is no portable artifact."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a walk found in a module that is allowed, and the module written anew without annotations."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    operations: int
+    constant_bytes: int
+    unfused_bytes: int
+    custom_calls: tuple[str, ...]
+    module: bytes
+
+
+def walk(module: bytes, platform: str, limits: ProgramLimits | None) -> Findings:
+    """Reads a portable artifact, checks every operation in it, and writes it anew.
+
+    Args:
+        module: StableHLO portable artifact.
+        platform: Platform that it is to run on, which decides the custom calls that are allowed.
+        limits: Bounds on its size; `None` for none.
+
+    Raises:
+        ProgramRefused: It is no artifact, or has something in it that is not allowed.
+    """
+    if not module.startswith(MAGIC):
+        raise ProgramRefused("the program is not a StableHLO portable artifact; make it with export_program")
+    context = new_context()
+    try:
+        parsed = stablehlo.deserialize_portable_artifact(context, module)
+    except (ValueError, ir.MLIRError) as error:
+        raise ProgramRefused(
+            "the program's StableHLO cannot be read: it is damaged, or was made by a newer JAX than the "
+            "server's; export it again, with the server's version of JAX"
+        ) from error
+    with context, ir.Location.unknown(context):
+        try:
+            strip(parsed)
+            if not parsed.operation.verify():
+                raise ProgramRefused("the program's StableHLO is not well-formed; export it again")
+            return _Walk(parsed, platform, limits).findings()
+        except ir.MLIRError as error:
+            raise ProgramRefused(f"the program's StableHLO is not well-formed: {error}") from error
+        except RecursionError as error:
+            raise ProgramRefused("the program nests its functions or regions too deeply") from error
+
+
+class _Walk:
+    """One walk over one module: every operation is checked, then what it costs is added up."""
+
+    def __init__(self, module: Any, platform: str, limits: ProgramLimits | None) -> None:
+        self._module = module
+        self._platform = platform
+        self._limits = limits
+        self._specs: dict[Any, TensorSpec] = {}
+        self._functions: dict[str, Any] = {}
+        self._costs: dict[str, Cost | None] = {}
+        self._constant_bytes = 0
+        self._custom_calls: set[str] = set()
+
+    def findings(self) -> Findings:
+        for view in self._module.body:
+            operation = view.operation
+            if operation.name != "func.func":
+                raise ProgramRefused(
+                    f"the program has {operation.name} at its top, where only functions are allowed"
+                )
+            self._functions[ir.StringAttr(operation.attributes["sym_name"]).value] = operation
+        main = self._functions.get("main")
+        if main is None:
+            raise ProgramRefused("the program has no function `main`; export it with export_program")
+        for count, operation in enumerate(operations(self._module.body), start=1):
+            self._bound("operations", count)
+            self._check(operation)
+        type_of_main = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+        inputs = tuple(map(self._spec, type_of_main.inputs))
+        outputs = tuple(map(self._spec, type_of_main.results))
+        cost = self._function_cost("main")
+        self._bound("operations", cost.operations)
+        unfused = cost.peak_bytes + sum(spec.nbytes for spec in inputs)
+        self._bound("unfused_bytes", unfused)
+        return Findings(
+            inputs,
+            outputs,
+            cost.operations,
+            self._constant_bytes,
+            unfused,
+            tuple(sorted(self._custom_calls)),
+            serialize(self._module),
+        )
+
+    def _check(self, operation: Any) -> None:
+        name = operation.name
+        if name not in OPERATIONS:
+            raise ProgramRefused(
+                f"the program uses the operation {name}, which a server does not run; allowed are StableHLO's "
+                "computations on one device with fixed shapes: no callbacks, infeed, outfeed, send, recv, "
+                "collectives or dynamic shapes"
+            )
+        for value in (*operation.operands, *operation.results):
+            self._spec(value.type)
+        for region in operation.regions:
+            for block in region:
+                for argument in block.arguments:
+                    self._spec(argument.type)
+        if name == "stablehlo.constant":
+            self._check_constant(operation)
+        elif name == "stablehlo.custom_call":
+            self._check_custom_call(operation)
+        elif name == "stablehlo.composite":
+            composite = ir.StringAttr(operation.attributes["name"]).value
+            if not composite.startswith(COMPOSITES):
+                raise ProgramRefused(
+                    f"the program has the composite {composite!r}; only those of JAX itself "
+                    f"({COMPOSITES}*) are allowed: call the function without jax.lax.composite"
+                )
+        elif name == "func.func" and len(operation.regions[0].blocks) != 1:
+            raise ProgramRefused("the program has a function whose body is not one block")
+
+    def _check_constant(self, operation: Any) -> None:
+        spec = self._spec(operation.results[0].type)
+        if spec.dtype.startswith("complex"):
+            # MLIR's Python has no class for these, and raises when it meets one; so all count in full.
+            repeated = False
+        else:
+            value = operation.attributes["value"]
+            if not isinstance(value, ir.DenseElementsAttr):
+                raise ProgramRefused("the program has a constant whose value is not written out in it")
+            repeated = value.is_splat
+        if not repeated:
+            self._constant_bytes += spec.nbytes
+            self._bound("constant_bytes", self._constant_bytes)
+
+    def _check_custom_call(self, operation: Any) -> None:
+        target = ir.StringAttr(operation.attributes["call_target_name"]).value
+        allowed = CUSTOM_CALLS.get(self._platform, frozenset())
+        if target not in allowed:
+            raise ProgramRefused(
+                f"the program has a custom call to {target!r}, which a server does not run on "
+                f"{self._platform}; allowed there: {', '.join(sorted(allowed)) or 'none'}"
+            )
+        options = _kernel_options(operation, target)
+        operands = [self._spec(value.type) for value in operation.operands]
+        results = [self._spec(value.type) for value in operation.results]
+        wrong = wrong_signature(target, options, operands, results)
+        if wrong:
+            raise ProgramRefused(f"the program's custom call to {target!r} is malformed: {wrong}")
+        self._custom_calls.add(target)
+
+    def _spec(self, kind: Any) -> TensorSpec:
+        known = self._specs.get(kind)
+        if known is not None:
+            return known
+        if not isinstance(kind, ir.RankedTensorType) or kind.encoding is not None:
+            raise ProgramRefused(f"the program has a value of type {kind}; only plain tensors are allowed")
+        if not kind.has_static_shape:
+            raise ProgramRefused(
+                f"the program has a value of type {kind}, whose shape is not fixed; export it with "
+                "fixed shapes (no symbolic dimensions)"
+            )
+        dtype = DTYPE_OF_STABLEHLO.get(str(kind.element_type))
+        if dtype is None:
+            raise ProgramRefused(
+                f"the program has a value of type {kind}; allowed elements: {', '.join(DTYPE_OF_STABLEHLO)}"
+            )
+        spec = TensorSpec(tuple(kind.shape), dtype)
+        self._specs[kind] = spec
+        return spec
+
+    def _function_cost(self, name: str) -> Cost:
+        if name in self._costs:
+            known = self._costs[name]
+            if known is None:
+                raise ProgramRefused(
+                    f"the program's function {name!r} calls itself; recursion is not allowed"
+                )
+            return known
+        self._costs[name] = None
+        body = self._functions[name].regions[0].blocks[0]
+        cost, _ = block_cost(
+            body, lambda value: self._spec(value.type).nbytes, self._call_cost, arguments=False
+        )
+        self._costs[name] = cost
+        # Early: calls nested in calls multiply, and the numbers must not grow without end.
+        self._bound("operations", cost.operations)
+        return cost
+
+    def _call_cost(self, operation: Any) -> Cost:
+        names = []
+        if operation.name == "func.call":
+            names = [operation.attributes["callee"]]
+        elif operation.name == "stablehlo.composite":
+            names = [operation.attributes["decomposition"]]
+        elif operation.name == "stablehlo.custom_call" and "called_computations" in operation.attributes:
+            names = list(ir.ArrayAttr(operation.attributes["called_computations"]))
+        count, peak = 0, 0
+        for symbol in names:
+            name = ir.FlatSymbolRefAttr(symbol).value
+            if name not in self._functions:
+                raise ProgramRefused(f"the program calls {name!r}, which it does not contain")
+            cost = self._function_cost(name)
+            count, peak = count + cost.operations, max(peak, cost.peak_bytes)
+        return Cost(count, peak)
+
+    def _bound(self, name: str, value: int) -> None:
+        if self._limits is None:
+            return
+        limit = getattr(self._limits, name)
+        if value > limit:
+            what = {
+                "operations": f"runs through more than {limit} operations",
+                "constant_bytes": f"carries more than {limit} bytes of constants: pass large arrays as inputs",
+                "unfused_bytes": f"would take {value} bytes of memory if nothing were fused, above {limit}",
+            }[name]
+            raise ProgramRefused(f"the program {what}; the server's ProgramLimits.{name} is {limit}")
+
+
+def _kernel_options(operation: Any, target: str) -> Mapping[str, int]:
+    """The integers among a kernel's attributes; kernels of the typed interface have a dictionary of them."""
+    attributes = operation.attributes
+    for name in ("mhlo.backend_config", "backend_config"):
+        if name in attributes and isinstance(attributes[name], ir.DictAttr):
+            pairs = [(item.name, item.attr) for item in attributes[name]]
+            return {key: value.value for key, value in pairs if isinstance(value, ir.IntegerAttr)}
+    if target.endswith("_ffi"):
+        raise ProgramRefused(
+            f"the program's custom call to {target!r} is not made through the typed interface"
+        )
+    return {}

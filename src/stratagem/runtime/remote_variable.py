@@ -1,0 +1,67 @@
+"""A variable that lives on some task of the cluster, as a client holds it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratagem.runtime.values import Array, from_array, to_array
+from stratagem.runtime.wire import Fields, Peer, dtype_of
+
+
+@dataclass(frozen=True)
+class RemoteVariable:
+    """A name for a value elsewhere; the value moves only when it is read or assigned.
+
+    Attributes:
+        name: Its name on its task.
+        task: The task, such as `/job:ps/task:0`.
+        device: The full name of its device.
+        shape: The shape of its value.
+        dtype: The dtype of its value, by name.
+        holds_bytes: Whether its value is a byte string.
+    """
+
+    name: str
+    task: str
+    device: str
+    shape: tuple[int, ...]
+    dtype: str
+    holds_bytes: bool
+    _peer: Peer = field(repr=False, compare=False)
+    _timeout: float = field(repr=False, compare=False)
+
+    @classmethod
+    def described(cls, known: Fields, peer: Peer, timeout: float) -> "RemoteVariable":
+        """The variable that a task has described."""
+        return cls(
+            name=str(known["name"]),
+            task=peer.task,
+            device=str(known["device"]),
+            shape=tuple(known["shape"]),
+            dtype=str(known["dtype"]),
+            holds_bytes=bool(known["holds_bytes"]),
+            _peer=peer,
+            _timeout=timeout,
+        )
+
+    def read(self) -> Array | bytes:
+        """The value now, as this client's own array."""
+        response = self._peer.call("variable.read", {"names": [self.name]}, timeout=self._timeout)
+        return from_array(response.tensors[0], self.holds_bytes)
+
+    def assign(self, value: Any) -> None:
+        """Replace the value."""
+        self._send("variable.assign", value)
+
+    def assign_add(self, value: Any) -> None:
+        """Add to the value, on its task; concurrent additions are all counted."""
+        self._send("variable.add", value)
+
+    def delete(self) -> None:
+        """Remove the variable from its task."""
+        self._peer.call("variable.delete", {"name": self.name}, timeout=self._timeout)
+
+    def _send(self, call: str, value: Any) -> None:
+        array, is_bytes = to_array(value)
+        if not is_bytes and not hasattr(value, "dtype"):
+            array = array.astype(dtype_of(self.dtype))  # a Python number or list takes the variable's dtype
+        self._peer.call(call, {"names": [self.name]}, [array], timeout=self._timeout)

@@ -1,0 +1,274 @@
+"""The server that every task of a cluster runs: it holds variables and runs programs, and no user code."""
+
+import ipaddress
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import TracebackType
+from typing import Self
+
+import jax
+
+from stratagem import environment
+from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_cluster
+from stratagem.errors import ClusterError, StratagemError
+from stratagem.runtime.executor import Executor
+from stratagem.runtime.peers import Peers, task_name
+from stratagem.runtime.roster import Roster
+from stratagem.runtime.wire import TLS, Credentials, Handler, Listener, Reply, Request
+
+_log = logging.getLogger("stratagem")
+HEARTBEAT_SECONDS = 2.0
+FAREWELL_SECONDS = 1.0
+"""How long to try to tell others that this task has finished."""
+
+
+class Server:
+    """One task of a cluster: others may place variables on it and run programs on it.
+
+    Args:
+        cluster: The cluster, as a `ClusterSpec` or a dictionary.
+        job_name: Which job this task belongs to; may be left out where flags or TF_CONFIG tell, or where the
+            cluster has one task only.
+        task_index: Which task of the job this is.
+        secret: What all tasks of the cluster share; by default STRATAGEM_SECRET or STRATAGEM_SECRET_FILE.
+        tls: Certificates; by default STRATAGEM_TLS_CA, _CERT and _KEY.
+        insecure: Listen on an address that others can reach although there is no secret.
+
+    Attributes:
+        target: What to give to a `Session`: `sg://host:port`.
+
+    Example:
+        >>> with Server.create_local_server() as server, Session(server.target) as session:
+        ...     session.run(lambda: b"Hello")
+        b'Hello'
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterSpec | Mapping[str, Sequence[str] | Mapping[int, str]],
+        job_name: str | None = None,
+        task_index: int | None = None,
+        secret: str | bytes | None = None,
+        tls: TLS | None = None,
+        insecure: bool = False,
+    ) -> None:
+        spec = ClusterSpec(cluster)
+        job, index = _own_task(spec, job_name, task_index)
+        credentials = Credentials.from_arguments(secret, tls)
+        self.task = task_name(job, index)
+        self.incarnation = secrets.token_hex(8)
+        self._done = threading.Event()
+        self._has_finished = threading.Event()
+        self._stopping = threading.Event()
+        address = Address.parse(spec.task_address(job, index))
+        self._listener = Listener(_socket_at(address), credentials=credentials, insecure=insecure)
+        self.cluster = _with_port(spec, job, index, self._listener.address.port)
+        self._peers = Peers(self.cluster, credentials, self.task)
+        self._roster = Roster(frozenset(name for name in self._peers.tasks if _works(name)))
+        self._executor = Executor(self.task, self._peers)
+        self._listener.tell(
+            task=self.task,
+            incarnation=self.incarnation,
+            platform=jax.default_backend(),
+            cluster=_plain(self.cluster),
+        )
+        for name, handler in {**self._executor.handlers(), **self._handlers()}.items():
+            self._listener.register(name, handler)
+        self.target = f"sg://{Address(address.host, self._listener.address.port)}"
+        self._listener.start()
+        self._heartbeat = threading.Thread(target=self._beat, name="stratagem-heartbeat", daemon=True)
+        self._heartbeat.start()
+        _log.info("%s serves at %s", self.task, self.target)
+
+    @classmethod
+    def create_local_server(cls) -> "Server":
+        """A server of a cluster of its own, on a free port of this machine."""
+        return cls({"local": ["127.0.0.1:0"]})
+
+    def register(self, name: str, handler: Handler) -> None:
+        """Answer calls of that name with a function: how upper layers add their own."""
+        self._listener.register(name, handler)
+
+    # Life.
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Serve until the job is done (every worker has finished) or `stop` is called.
+
+        A worker that joins has nothing more to do of its own: it counts as finished, and goes on serving.
+
+        Args:
+            timeout: Seconds; for ever by default. Ctrl-C ends the wait.
+
+        Returns:
+            Whether that was so, rather than the timeout.
+        """
+        self._finish()
+        return self._done.wait(timeout)
+
+    def stop(self) -> None:
+        """Finish: tell the others, close every connection, end every thread. May be called twice."""
+        self._finish()
+        self._close()
+
+    def _close(self) -> None:
+        self._stopping.set()
+        self._done.set()
+        self._peers.close()
+        self._listener.stop()
+        self._executor.close()
+        self._heartbeat.join(FAREWELL_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self._close()  # a task that failed has not finished
+
+    # What others may call.
+
+    def _handlers(self) -> dict[str, Handler]:
+        return {
+            "ping": lambda request: Reply(),
+            "heartbeat": self._heard,
+            "finished": self._finished,
+            "status": self._status,
+        }
+
+    def _heard(self, request: Request) -> Reply:
+        task, incarnation = str(request.fields["task"]), str(request.fields["incarnation"])
+        if self._roster.heard(task, incarnation, time.monotonic()):
+            _log.warning("%s was restarted", task)
+        return Reply()
+
+    def _finished(self, request: Request) -> Reply:
+        if self._roster.finish(str(request.fields["task"])):
+            _log.info("%s: every worker has finished, the job is done", self.task)
+            self._done.set()
+        return Reply()
+
+    def _status(self, request: Request) -> Reply:
+        counts = self._listener.status()
+        return Reply(
+            {
+                "task": self.task,
+                "incarnation": self.incarnation,
+                "process": os.getpid(),
+                "host": socket.gethostname(),
+                "platform": jax.default_backend(),
+                "seconds": counts.seconds,
+                "calls": counts.calls,
+                "failures": counts.failures,
+                "bytes_in": counts.bytes_in,
+                "bytes_out": counts.bytes_out,
+                "connections": counts.connections,
+                "last_error": counts.last_error,
+                "roster": self._roster.describe(time.monotonic()),
+                **self._executor.describe(),
+            }
+        )
+
+    # What this task tells others.
+
+    def _beat(self) -> None:
+        leader = _leader(self._peers.tasks)
+        words = {"task": self.task, "incarnation": self.incarnation}
+        while not self._stopping.is_set():
+            self._roster.heard(self.task, self.incarnation, time.monotonic())
+            if leader != self.task:
+                try:
+                    self._peers[leader].call("heartbeat", words, timeout=HEARTBEAT_SECONDS, wait=False)
+                except StratagemError as error:
+                    _log.debug("no heartbeat to %s: %s", leader, error)
+            self._stopping.wait(HEARTBEAT_SECONDS)
+
+    def _finish(self) -> None:
+        """Tell everyone, once, that this worker has finished."""
+        if not _works(self.task) or self._has_finished.is_set():
+            return
+        self._has_finished.set()
+        for name in self._peers.tasks:
+            try:
+                self._peers[name].call("finished", {"task": self.task}, timeout=FAREWELL_SECONDS, wait=False)
+            except StratagemError as error:
+                _log.info("%s could not tell %s that it has finished: %s", self.task, name, error)
+
+
+def _own_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:
+    """Which task of the cluster this process is, from the arguments, its environment, or for want of choice."""
+    if job_name is None:
+        config: ClusterConfig | None = resolve_cluster()
+        if config is not None and config.cluster == cluster:
+            return config.job_name, config.task_index
+        if len(cluster.tasks()) != 1:
+            raise ClusterError(
+                f"which task of {cluster!r} is this? Give job_name and task_index, or set TF_CONFIG for this cluster"
+            )
+        only = cluster.tasks()[0]
+        return only.job, only.index
+    index = 0 if task_index is None else task_index
+    cluster.task_address(job_name, index)
+    return job_name, index
+
+
+@cache
+def _handed_over() -> socket.socket | None:
+    """The socket that the launcher bound for this process, opened once; who takes it closes it."""
+    descriptor = environment.listen_fd()
+    if descriptor is None:
+        return None
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError:
+        return None  # the launcher handed it to a parent of this process
+
+
+def _socket_at(address: Address) -> socket.socket | Address:
+    """The launcher's socket, if it is for this address; else where to bind: everywhere, but for loopback."""
+    handed = _handed_over()
+    if handed is not None and handed.fileno() >= 0 and handed.getsockname()[1] == address.port:
+        return handed
+    try:
+        is_loopback = address.host == "localhost" or ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        is_loopback = False  # a name may be a service's, whose address is on no interface of this host
+    return address if is_loopback else Address("::" if ":" in address.host else "0.0.0.0", address.port)
+
+
+def _with_port(cluster: ClusterSpec, job: str, index: int, port: int) -> ClusterSpec:
+    """The cluster with this task's real port, where it asked for any free one."""
+    jobs = {name: dict.fromkeys(cluster.task_indices(name), "") for name in cluster.jobs}
+    for task in cluster.tasks():
+        jobs[task.job][task.index] = task.address
+    jobs[job][index] = str(Address(Address.parse(jobs[job][index]).host, port))
+    return ClusterSpec(jobs)
+
+
+def _plain(cluster: ClusterSpec) -> dict[str, list[list[object]]]:
+    return {
+        job: [[index, cluster.task_address(job, index)] for index in cluster.task_indices(job)]
+        for job in cluster.jobs
+    }
+
+
+def _works(task: str) -> bool:
+    """Whether the job is done only when this task has finished."""
+    return task.startswith(("/job:worker/", "/job:chief/"))
+
+
+def _leader(tasks: list[str]) -> str:
+    """The task that hears every other's heartbeat."""
+    for job in ("ps", "chief", "worker"):
+        if f"/job:{job}/task:0" in tasks:
+            return f"/job:{job}/task:0"
+    return tasks[0]

@@ -1,0 +1,185 @@
+"""The client's view of a cluster: place variables on its tasks, ship functions to them, get results back."""
+
+import itertools
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from stratagem.cluster import ClusterSpec, resolve_cluster
+from stratagem.devices import DeviceSpec, current_device, log_placement
+from stratagem.errors import StratagemError, TaskUnreachable
+from stratagem.runtime.function import RemoteFunction
+from stratagem.runtime.peers import Peers
+from stratagem.runtime.place import Place
+from stratagem.runtime.remote_variable import RemoteVariable
+from stratagem.runtime.values import to_array
+from stratagem.runtime.wire import TLS, Credentials, Fields, Peer
+
+DEFAULT_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class RemoteDevice:
+    """A device of some task.
+
+    Attributes:
+        name: Its full name, such as `/job:ps/replica:0/task:0/device:CPU:0`.
+        description: What it is.
+    """
+
+    name: str
+    description: str
+
+
+class Session:
+    """A connection to a cluster through any one of its servers.
+
+    Args:
+        target: `sg://host:port` of a server; it tells of the others.
+        secret: The cluster's secret; by default STRATAGEM_SECRET or STRATAGEM_SECRET_FILE.
+        tls: Certificates; by default STRATAGEM_TLS_CA, _CERT and _KEY.
+        timeout: Seconds that each call may take, all told. A task that is not up yet is waited for.
+
+    Example:
+        >>> with Session(server.target) as session:
+        ...     with device("/job:ps/task:0"):
+        ...         w = session.variable(np.zeros(3), name="w")
+        ...     step = session.function(lambda w, x: (w + x, x.sum()), device="/job:worker/task:1", assign_to=[w])
+        ...     total = step(w, np.ones(3))
+    """
+
+    def __init__(
+        self,
+        target: str,
+        secret: str | bytes | None = None,
+        tls: TLS | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        self.timeout = timeout
+        self.name = f"session-{secrets.token_hex(4)}"
+        self._numbers = itertools.count()
+        self._unnamed: list[RemoteVariable] = []
+        credentials = Credentials.from_arguments(secret, tls)
+        with Peer(target, credentials=credentials, caller=self.name) as peer:
+            peer.call("ping", timeout=timeout)
+            self._master = str(peer.info["task"])
+            self.cluster = ClusterSpec({job: dict(tasks) for job, tasks in peer.info["cluster"].items()})
+        self._peers = Peers(self.cluster, credentials, self.name)
+        own = resolve_cluster()
+        self._own_address = None if own is None else own.address
+
+    # Where.
+
+    def devices(self) -> list[RemoteDevice]:
+        """Every device of every task; tasks that are not up yet are waited for.
+
+        This process's own task is left out if it runs no server, as the client of a cluster need not.
+        """
+        found: list[RemoteDevice] = []
+        for task in self._peers.tasks:
+            is_own = self._peers.address(task) == self._own_address
+            try:
+                fields = self._peers[task].call("devices", timeout=self.timeout, wait=not is_own).fields
+            except TaskUnreachable:
+                if not is_own:
+                    raise
+            else:
+                found += [RemoteDevice(str(each["name"]), str(each["description"])) for each in fields["devices"]]
+        return found
+
+    def _place(self, device: str | DeviceSpec | None, variable: object | None = None) -> Place:
+        spec = current_device(variable)
+        if device is not None:
+            spec = spec.make_merged_spec(
+                device if isinstance(device, DeviceSpec) else DeviceSpec.from_string(device)
+            )
+        return Place.of(spec, self._master)
+
+    # Variables.
+
+    def variable(
+        self, value: Any, name: str | None = None, device: str | DeviceSpec | None = None
+    ) -> RemoteVariable:
+        """Put a variable on the task that `device` (or the enclosing `sg.device`) names.
+
+        A variable of that name and kind that is there already gets the new value, as if it were initialised
+        again; `get_variable` takes it as it is. One without a name is deleted with the session.
+
+        Args:
+            value: Its initial value: anything NumPy can make an array of, or bytes.
+            name: Its name on that task, by which other clients find it.
+            device: Where it lives; the session's own server by default.
+        """
+        array, holds_bytes = to_array(value)
+        place = self._place(device, array)
+        label = name or f"{self.name}-variable-{next(self._numbers)}"
+        fields = {"name": label, "device": place.device, "holds_bytes": holds_bytes}
+        peer = self._peers[place.task]
+        known = peer.call("variable.put", fields, [array], timeout=self.timeout).fields
+        variable = RemoteVariable.described(known, peer, self.timeout)
+        log_placement(label, "Variable", variable.device)
+        if name is None:
+            self._unnamed.append(variable)
+        return variable
+
+    def get_variable(self, name: str, device: str | DeviceSpec | None = None) -> RemoteVariable:
+        """A variable that is there already, whoever made it."""
+        peer = self._peers[self._place(device).task]
+        known = peer.call("variable.describe", {"name": name}, timeout=self.timeout).fields
+        return RemoteVariable.described(known, peer, self.timeout)
+
+    # Programs.
+
+    def function(
+        self,
+        fn: Callable[..., Any],
+        device: str | DeviceSpec | None = None,
+        assign_to: RemoteVariable | Sequence[RemoteVariable] = (),
+    ) -> RemoteFunction:
+        """A function that runs on the task that `device` names, compiled once for each shape of arguments.
+
+        Arguments that are RemoteVariables are fetched by that task itself; the first results go from it to the
+        variables in `assign_to`; only the others come back here.
+        """
+        targets = [assign_to] if isinstance(assign_to, RemoteVariable) else list(assign_to)
+        return RemoteFunction(fn, self._place(device), targets, self._peers, self.timeout)
+
+    def run(self, fn: Callable[..., Any], *args: Any, device: str | DeviceSpec | None = None) -> Any:
+        """Run a function once, where `device` (or the enclosing `sg.device`) says; the result as NumPy arrays."""
+        return self.function(fn, device)(*args)
+
+    # Life.
+
+    def status(self) -> dict[str, Fields]:
+        """What each task says of itself: variables, programs, calls, bytes, last error; `error` if it is silent."""
+
+        def ask(task: str) -> Fields:
+            try:
+                return self._peers[task].call("status", timeout=self.timeout, wait=False).fields
+            except StratagemError as error:
+                return {"error": str(error)}
+
+        with ThreadPoolExecutor(max_workers=32) as threads:
+            return dict(zip(self._peers.tasks, threads.map(ask, self._peers.tasks), strict=True))
+
+    def close(self) -> None:
+        """Delete variables that have no name, and close every connection."""
+        for variable in self._unnamed:
+            try:
+                variable.delete()
+            except StratagemError:
+                continue  # its task is gone, and the variable with it
+        self._unnamed.clear()
+        self._peers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

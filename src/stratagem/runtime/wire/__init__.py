@@ -1,0 +1,45 @@
+"""The wire: named calls with plain fields and tensors, between hosts and within one.
+
+A map, from the outside in:
+
+    peer, pool, dialing            the calling end: calls, idle connections, making a connection
+    listener, guests, serving      the listening end: accepting, who is connected, answering calls
+    calls, failures, counters      requests and replies, exceptions on their way back, what was done
+    handshake, credentials, tls    who belongs: the secret, certificates, the protocol's version
+    channels                       messages over a stream, tensors inline or in shared memory
+    frames, dtypes, arrays         the form of a message
+    streams, segments, addresses   sockets and shared memory
+    limits, deadlines              how much, and how long
+    foreign, rationed              errors of the system become ours; log lines that strangers cause
+"""
+
+from stratagem.runtime.wire.arrays import empty_aligned
+from stratagem.runtime.wire.calls import Caller, Handler, Reply, Request, Response
+from stratagem.runtime.wire.counters import Snapshot
+from stratagem.runtime.wire.credentials import Credentials
+from stratagem.runtime.wire.dtypes import dtype_of, name_of
+from stratagem.runtime.wire.frames import Fields
+from stratagem.runtime.wire.handshake import PROTOCOL
+from stratagem.runtime.wire.limits import Limits
+from stratagem.runtime.wire.listener import Listener
+from stratagem.runtime.wire.peer import Peer
+from stratagem.runtime.wire.tls import TLS
+
+__all__ = [
+    "PROTOCOL",
+    "TLS",
+    "Caller",
+    "Credentials",
+    "Fields",
+    "Handler",
+    "Limits",
+    "Listener",
+    "Peer",
+    "Reply",
+    "Request",
+    "Response",
+    "Snapshot",
+    "dtype_of",
+    "empty_aligned",
+    "name_of",
+]

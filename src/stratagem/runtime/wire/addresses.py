@@ -1,0 +1,66 @@
+"""Where a task listens: `host:port`, in text and as a bound socket."""
+
+import ipaddress
+import socket
+
+from stratagem.cluster import Address
+from stratagem.errors import AuthenticationError, TaskUnreachable
+from stratagem.runtime.wire.foreign import reason
+
+SCHEME = "sg://"
+_BACKLOG = 512
+
+
+def address_at(where: str | Address) -> Address:
+    """The address that a target (`sg://host:port`) or plain `host:port` means."""
+    return where if isinstance(where, Address) else Address.parse(where.removeprefix(SCHEME))
+
+
+def bind(address: Address) -> socket.socket:
+    """A bound socket, not listening yet; port 0 takes a free one."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise TaskUnreachable(f"cannot listen at {address}: {reason(error)}") from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(where)
+    except OSError as error:
+        sock.close()
+        raise TaskUnreachable(f"cannot listen at {address}: {reason(error)}") from error
+    return sock
+
+
+def listen_on_host(name: str) -> socket.socket:
+    """A listening socket in the abstract namespace: seen only within this host's network namespace."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind("\0" + name)
+    sock.listen(_BACKLOG)
+    return sock
+
+
+def listen(sock: socket.socket, has_secret: bool, insecure: bool) -> Address:
+    """Start listening on a bound socket; refused on an open address without a secret."""
+    host, port = sock.getsockname()[:2]
+    address = Address(host, port)
+    if not (has_secret or insecure or ipaddress.ip_address(host.partition("%")[0]).is_loopback):
+        raise AuthenticationError(
+            f"refused to listen at {address} without a secret, since whoever reaches it could run programs: set "
+            "STRATAGEM_SECRET (or STRATAGEM_SECRET_FILE, or give secret=), listen on 127.0.0.1, or allow it with "
+            "insecure=True (--insecure)"
+        )
+    sock.listen(_BACKLOG)
+    return address
+
+
+def describe(sock: socket.socket) -> str:
+    """The far end of a connected socket, for logs."""
+    try:
+        where = sock.getpeername()
+    except OSError:
+        return "a connection that is gone"
+    return str(Address(*where[:2])) if isinstance(where, tuple) else "a process on this host"

@@ -1,0 +1,71 @@
+"""A call as its two ends see it: request and reply at the server, response at the client."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from stratagem.runtime.wire.arrays import Array
+from stratagem.runtime.wire.frames import Fields
+
+OK, FAILED = "ok", "failed"
+"""The two ways a reply can begin."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who made a connection: the name it gave (authenticated with the secret) and its address."""
+
+    name: str
+    address: str
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One call, as its handler gets it.
+
+    Attributes:
+        name: The call's name.
+        fields: Plain values.
+        tensors: Arrays. Those that are not writable are views of the caller's shared memory: they are good
+            until the reply has been sent, and the caller could change them meanwhile. What is checked before
+            it is used, or kept for later, has to be taken with `take`.
+        owned: Whether all tensors are this side's own arrays.
+        peer: Who calls.
+        timeout: How many seconds the caller will wait for the answer, as it said; `None` for ever.
+        is_abandoned: Tells whether the caller has gone, or the listener stops: a handler that waits for
+            something should ask now and then.
+    """
+
+    name: str
+    fields: Fields
+    tensors: list[Array]
+    owned: bool
+    peer: Caller
+    timeout: float | None = None
+    is_abandoned: Callable[[], bool] = field(default=lambda: False, repr=False)
+
+    def take(self, index: int) -> Array:
+        """A tensor as this side's own array: copied if it is a view of shared memory."""
+        tensor = self.tensors[index]
+        return tensor if tensor.flags.writeable else np.array(tensor)
+
+
+@dataclass(slots=True, eq=False)
+class Reply:
+    """What a handler answers."""
+
+    fields: Fields = field(default_factory=dict)
+    tensors: Sequence[Any] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Response:
+    """What a call came back with."""
+
+    fields: Fields
+    tensors: list[Array]
+
+
+Handler: TypeAlias = Callable[[Request], Reply]

@@ -1,0 +1,329 @@
+"""Messages over a stream: a subject, plain fields and tensors, inline or through shared memory.
+
+One message at a time, in turn: what a segment holds is therefore good until the far side's next message.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+import numpy as np
+
+from stratagem.errors import LimitExceeded, ProtocolError, RemoteError
+from stratagem.runtime.wire.arrays import Array, align, empty_aligned, raw_bytes, raw_view, sendable, typed
+from stratagem.runtime.wire.deadlines import Patience
+from stratagem.runtime.wire.dtypes import name_of
+from stratagem.runtime.wire.frames import (
+    INLINE,
+    MAGIC,
+    PREFIX,
+    Fields,
+    TensorSpec,
+    check_prefix,
+    decode_header,
+    encode_header,
+)
+from stratagem.runtime.wire.limits import KIB, MIB, Limits
+from stratagem.runtime.wire.segments import IncomingSegment, OutgoingSegment
+from stratagem.runtime.wire.streams import Stream
+
+SHARED_FROM = 32 * KIB
+"""Smaller tensors go through the socket even where there is shared memory."""
+_PREFIX_BYTES = PREFIX.size
+_BUFFER = 64 * KIB
+_DIRECT_FROM = 16 * KIB
+_WORTH_DRAINING = 1 * MIB
+
+
+class Message(NamedTuple):
+    """What one side said.
+
+    Attributes:
+        header: The header as received, for the transcript of a handshake.
+        borrowed: Whether some tensors are read-only views of shared memory, good until the far side's next
+            message.
+    """
+
+    subject: str
+    fields: Fields
+    tensors: list[Array]
+    timeout: float | None
+    header: bytes
+    nbytes: int
+    borrowed: bool
+
+
+class Channel:
+    """Sends and receives messages over one stream.
+
+    Attributes:
+        limits: What is accepted from the far side; raised once it is authenticated.
+        far_limits: What the far side accepts, once it has told.
+        shares_memory: Whether large tensors go through shared memory.
+        is_intact: False once bytes were received that left the bounds of frames unknown.
+    """
+
+    def __init__(self, stream: Stream, limits: Limits) -> None:
+        self.stream = stream
+        self.limits = limits
+        self.far_limits: Limits | None = None
+        self.shares_memory = False
+        self.is_intact = True
+        self._packer = msgpack.Packer(buf_size=4 * KIB)
+        self._buffer = memoryview(bytearray(_BUFFER))
+        self._start = self._end = 0
+        self._descriptor: int | None = None
+        self._outgoing = OutgoingSegment()
+        self._incoming = IncomingSegment()
+
+    # ---------------------------------------------------------------- sending
+
+    def send(
+        self,
+        subject: str,
+        fields: Fields,
+        tensors: Sequence[Any],
+        patience: Patience,
+        timeout: float | None = None,
+    ) -> tuple[bytes, int]:
+        """Send one message; returns its header and how many bytes it took.
+
+        Raises:
+            LimitExceeded: It is more than the far side accepts; nothing was sent.
+            ProtocolError: It cannot be put into a frame; nothing was sent.
+        """
+        if not tensors:
+            return self._send_plain(subject, fields, patience, timeout)
+        arrays = [sendable(tensor) for tensor in tensors]
+        names = [name_of(array.dtype) for array in arrays]
+        total = sum(array.nbytes for array in arrays)
+        self._check_far_limits(0, total, len(arrays))
+        offsets, descriptor = self._place(arrays)
+        try:
+            segment = 0 if descriptor is None else self._outgoing.size
+            listed = [(name, array.shape, at) for name, array, at in zip(names, arrays, offsets, strict=True)]
+            header = encode_header(subject, fields, listed, timeout, segment, self._packer)
+            self._check_far_limits(len(header), total, len(arrays))
+        except RemoteError:
+            if descriptor is not None:
+                # The far side has not seen this segment and never will.
+                self._outgoing.close()
+            raise
+        inline = [
+            raw_view(array)
+            for array, offset in zip(arrays, offsets, strict=True)
+            if offset == INLINE and array.nbytes
+        ]
+        prefix = PREFIX.pack(MAGIC, len(header), sum(map(len, inline)))
+        self.stream.send([memoryview(prefix + header), *inline], patience, descriptor)
+        return header, len(prefix) + len(header) + total
+
+    def _send_plain(
+        self, subject: str, fields: Fields, patience: Patience, timeout: float | None
+    ) -> tuple[bytes, int]:
+        header = encode_header(subject, fields, (), timeout, 0, self._packer)
+        self._check_far_limits(len(header), 0, 0)
+        frame = PREFIX.pack(MAGIC, len(header), 0) + header
+        self.stream.send((memoryview(frame),), patience)
+        return header, len(frame)
+
+    def _place(self, arrays: Sequence[Array]) -> tuple[list[int], int | None]:
+        """Copy large arrays into the segment; the offset of each array, and the segment if it is new."""
+        offsets = [INLINE] * len(arrays)
+        if not self.shares_memory:
+            return offsets, None
+        end = 0
+        for index, array in enumerate(arrays):
+            if array.nbytes >= SHARED_FROM:
+                offsets[index] = end
+                end = align(end + array.nbytes)
+        if end == 0:
+            return offsets, None
+        try:
+            descriptor = self._outgoing.reserve(end)
+        except LimitExceeded:
+            # The socket carries them as well, only slower.
+            return [INLINE] * len(arrays), None
+        for array, offset in zip(arrays, offsets, strict=True):
+            if offset != INLINE:
+                self._outgoing.write(offset, raw_bytes(array))
+        return offsets, descriptor
+
+    def _check_far_limits(self, header: int, total: int, tensors: int) -> None:
+        far = self.far_limits
+        if far is None:
+            return
+        if header > far.header_bytes:
+            raise LimitExceeded(f"fields of {header} bytes; the far side accepts {far.header_bytes}")
+        if total > far.frame_bytes:
+            raise LimitExceeded(
+                f"tensors of {total} bytes in one call; the far side accepts {far.frame_bytes}"
+            )
+        if tensors > far.tensors:
+            raise LimitExceeded(f"{tensors} tensors in one call; the far side accepts {far.tensors}")
+
+    # -------------------------------------------------------------- receiving
+
+    def receive(
+        self,
+        first: Patience,
+        rest: Patience,
+        *,
+        borrow: bool = False,
+        into: Sequence[Array | None] | None = None,
+    ) -> Message:
+        """Receive one message.
+
+        Args:
+            first: How long to wait for it to begin.
+            rest: How long it may take from then on.
+            borrow: Hand out large tensors as views of shared memory instead of copies.
+            into: Arrays to receive into, in the order of the tensors; `None` for a new one.
+
+        Raises:
+            ProtocolError: These bytes are no message; `is_intact` tells whether another may follow.
+            LimitExceeded: They are more than `limits` allows.
+        """
+        if self._start == self._end:
+            self._fill(first)
+        try:
+            header_bytes, payload_bytes = check_prefix(self._read(_PREFIX_BYTES, rest), self.limits)
+        except RemoteError:
+            self.is_intact = False
+            raise
+        data = self._read(header_bytes, rest)
+        try:
+            subject, fields, specs, timeout, segment = decode_header(data, payload_bytes, self.limits)
+            if segment or self._descriptor is not None:
+                self._adopt(segment)
+            tensors = [self._target(spec, index, borrow, into) for index, spec in enumerate(specs)]
+        except RemoteError:
+            self._skip(payload_bytes, rest)
+            raise
+        nbytes = _PREFIX_BYTES + header_bytes
+        borrowed = False
+        if specs:
+            borrowed = self._read_tensors(specs, tensors, rest)
+            nbytes += sum(spec.nbytes for spec in specs)
+        return Message(subject, fields, tensors, timeout, data, nbytes, borrowed)
+
+    def _adopt(self, size: int) -> None:
+        """Take the segment that came with the frame, which must be so large; 0 means none may have come."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None and size == 0:
+            return
+        if descriptor is not None and size and self.shares_memory:
+            # Sizes are powers of two, so a segment may be up to twice as large as any frame.
+            self._incoming.adopt(descriptor, size, 2 * self.limits.frame_bytes)
+            return
+        if descriptor is not None:
+            os.close(descriptor)
+        raise ProtocolError("a descriptor that was not announced, or the reverse")
+
+    def _target(
+        self, spec: TensorSpec, index: int, borrow: bool, into: Sequence[Array | None] | None
+    ) -> Array:
+        """The array that will hold a tensor: the caller's, a view of shared memory, or a new one."""
+        if into is not None:
+            if index >= len(into):
+                raise ProtocolError(f"more tensors than the {len(into)} arrays given to receive into")
+            given = into[index]
+            if given is not None:
+                fits = given.dtype == spec.dtype and given.shape == spec.shape
+                if not (fits and given.flags.c_contiguous and given.flags.writeable):
+                    raise ProtocolError(
+                        f"tensor {index} is {spec.dtype}{list(spec.shape)}; the array to receive it into is "
+                        f"{given.dtype}{list(given.shape)}: it must be the same, contiguous and writable"
+                    )
+                return given
+        if spec.offset != INLINE:
+            raw = self._incoming.slice(spec.offset, spec.nbytes)
+            # Bytes of a bool are checked, so the far side must not be able to change them afterwards.
+            if borrow and spec.dtype.kind != "b":
+                return typed(raw, spec.dtype, spec.shape)
+        return empty_aligned(spec.dtype, spec.shape, spec.nbytes)
+
+    def _read_tensors(self, specs: list[TensorSpec], targets: list[Array], patience: Patience) -> bool:
+        """Receive into the targets what is not there already; whether some are views of shared memory."""
+        borrowed = False
+        for spec, target in zip(specs, targets, strict=True):
+            if spec.offset == INLINE:
+                if spec.nbytes:
+                    self._read_into(raw_view(target), patience)
+            elif target.flags.writeable:
+                np.copyto(raw_bytes(target), self._incoming.slice(spec.offset, spec.nbytes))
+            else:
+                borrowed = True
+        for spec, target in zip(specs, targets, strict=True):
+            if spec.dtype.kind == "b" and spec.nbytes and raw_bytes(target).max() > 1:
+                # NumPy counts and masks with bools by the byte: other values would make it overrun.
+                raw_bytes(target)[:] = 0
+                raise ProtocolError("a bool tensor with bytes other than 0 and 1")
+        return borrowed
+
+    def _fill(self, patience: Patience) -> None:
+        """Receive what there is into the buffer, after what it holds."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            count, descriptor = self.stream.receive_with_descriptor(self._buffer, patience)
+        else:
+            count, descriptor = self.stream.receive_with_descriptor(self._buffer[self._end :], patience)
+        self._end += count
+        if descriptor is not None:
+            if self._descriptor is not None:
+                os.close(descriptor)
+                self.is_intact = False
+                raise ProtocolError("more than one descriptor with a frame")
+            self._descriptor = descriptor
+
+    def _read(self, size: int, patience: Patience) -> bytes:
+        start, end = self._start, self._start + size
+        if end > self._end:
+            if size > _BUFFER:
+                data = bytearray(size)
+                self._read_into(memoryview(data), patience)
+                return bytes(data)
+            if end > _BUFFER:
+                held = self._end - start
+                self._buffer[:held] = bytes(self._buffer[start : self._end])
+                self._start, self._end = 0, held
+                start, end = 0, size
+            while self._end < end:
+                self._fill(patience)
+        self._start = end
+        return self._buffer[start:end].tobytes()
+
+    def _read_into(self, view: memoryview, patience: Patience) -> None:
+        while view:
+            held = min(self._end - self._start, len(view))
+            if held:
+                view[:held] = self._buffer[self._start : self._start + held]
+                self._start += held
+                view = view[held:]
+            elif len(view) >= _DIRECT_FROM:
+                view = view[self.stream.receive(view, patience) :]
+            else:
+                self._fill(patience)
+
+    def _skip(self, size: int, patience: Patience) -> None:
+        """Pass over the payload of a message that was refused, so that another can follow."""
+        if size > _WORTH_DRAINING:
+            self.is_intact = False
+        elif size:
+            self._read_into(memoryview(bytearray(size)), patience)
+
+    # ------------------------------------------------------------------ state
+
+    def is_quiet(self) -> bool:
+        """Whether the connection is open with nothing unread, as an idle one should be."""
+        return self.is_intact and self._start == self._end and self.stream.is_quiet()
+
+    def close(self) -> None:
+        """Close the stream, the descriptors and the mappings."""
+        self.stream.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        self._outgoing.close()
+        self._incoming.close()

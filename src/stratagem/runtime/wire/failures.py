@@ -1,0 +1,29 @@
+"""An exception of a handler, on its way to the caller: our own classes by name, all others as text."""
+
+import traceback
+
+import stratagem.errors
+from stratagem.errors import RemoteCallError, StratagemError
+from stratagem.runtime.wire.frames import Fields
+
+_LONGEST = 16_000
+
+
+def describe_failure(error: BaseException) -> Fields:
+    """The fields of the reply that tells of an exception."""
+    text = "".join(traceback.format_exception(error))
+    return {"class": type(error).__name__, "message": str(error)[:_LONGEST], "traceback": text[-_LONGEST:]}
+
+
+def rebuild_failure(fields: Fields, task: str) -> StratagemError:
+    """The exception that such a reply tells of, with the far task's name and traceback in it."""
+    name, message, text = (str(fields.get(key, "")) for key in ("class", "message", "traceback"))
+    # Only classes that the module of errors defines: a name from afar must not reach anything else.
+    kind = vars(stratagem.errors).get(name)
+    if not (isinstance(kind, type) and issubclass(kind, StratagemError)):
+        kind, message = RemoteCallError, f"{name}: {message}" if message else name
+    error: StratagemError = kind(
+        f"{message}\n\nThis happened at {task}:\n{text.rstrip()}" if text else message
+    )
+    vars(error).update(task=task, remote_traceback=text or None)
+    return error

@@ -1,0 +1,213 @@
+"""The listening end: takes connections in, gives each a thread, and answers calls with handlers."""
+
+import secrets
+import selectors
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from stratagem.cluster import Address
+from stratagem.environment import shared_memory as shared_memory_allowed
+from stratagem.errors import LimitExceeded, RemoteError, TaskLost
+from stratagem.runtime.wire.addresses import address_at, bind, describe, listen, listen_on_host
+from stratagem.runtime.wire.calls import Caller, Handler
+from stratagem.runtime.wire.channels import Channel
+from stratagem.runtime.wire.counters import Counters, Snapshot
+from stratagem.runtime.wire.credentials import Credentials
+from stratagem.runtime.wire.deadlines import Deadline
+from stratagem.runtime.wire.foreign import reason
+from stratagem.runtime.wire.frames import Fields
+from stratagem.runtime.wire.guests import Guests
+from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION, Limits
+from stratagem.runtime.wire.rationed import LOGGER, RationedLog
+from stratagem.runtime.wire.serving import Service, authenticate, serve_calls
+from stratagem.runtime.wire.streams import Stream, tune
+
+_OUT_OF_DESCRIPTORS_WAIT = 0.1
+
+
+class Listener:
+    """Answers named calls at an address, and through shared memory for callers on the same host.
+
+    It is bound when made, so that the address is known and handlers can be registered; `start` (or `with`)
+    lets callers in.
+
+    Args:
+        where: `host:port` (port 0 takes a free one), or a bound socket, which is taken over.
+        handlers: Functions by name of call.
+        info: Plain values that a caller is told when it connects: the task's name, its platform and so on.
+        credentials: The cluster's secret and TLS files.
+        limits: What is accepted.
+        insecure: Allow an address that others can reach although there is no secret.
+        shared_memory: Whether callers on this host get shared memory; `None` asks STRATAGEM_SHM.
+
+    Raises:
+        AuthenticationError: There is no secret and the address is open to others, or TLS files do not fit.
+        TaskUnreachable: The address cannot be listened at.
+
+    Example:
+        >>> with Listener("127.0.0.1:0", {"ping": lambda request: Reply({"pong": 1})}) as listener:
+        ...     Peer(listener.address).call("ping").fields
+        {'pong': 1}
+    """
+
+    def __init__(
+        self,
+        where: str | Address | socket.socket,
+        handlers: Mapping[str, Handler] | None = None,
+        *,
+        info: Mapping[str, Any] | None = None,
+        credentials: Credentials | None = None,
+        limits: Limits | None = None,
+        insecure: bool = False,
+        shared_memory: bool | None = None,
+    ) -> None:
+        credentials, limits = credentials or Credentials(), limits or Limits()
+        tls = credentials.tls
+        self._handlers: dict[str, Handler] = dict(handlers or {})
+        self._info: Fields = dict(info or {})
+        self._host_socket_name: str | None = None
+        self._service = Service(
+            handlers=self._handlers,
+            credentials=credentials,
+            limits=limits,
+            tell=lambda: {"info": self._info, "host_socket": self._host_socket_name},
+            counters=Counters(),
+            context=tls.server_context(credentials.has_secret) if tls else None,
+            binding=tls.binding() if tls else b"",
+            stopping=threading.Event(),
+            log=RationedLog(),
+        )
+        self._guests = Guests(limits)
+        self._thread: threading.Thread | None = None
+        self._sockets = [where if isinstance(where, socket.socket) else bind(address_at(where))]
+        try:
+            self.address = listen(self._sockets[0], credentials.has_secret, insecure)
+            if shared_memory_allowed() if shared_memory is None else shared_memory:
+                self._host_socket_name = f"stratagem-{secrets.token_hex(16)}"
+                self._sockets.append(listen_on_host(self._host_socket_name))
+        except BaseException:
+            self._close_sockets()
+            raise
+        self._waker, self._woken = socket.socketpair()
+
+    def register(self, name: str, handler: Handler) -> None:
+        """Answer calls of that name with a function; takes the place of an earlier one."""
+        self._handlers[name] = handler
+
+    def tell(self, **info: Any) -> None:
+        """Add to what a caller is told when it connects: what is known only once the address is bound."""
+        self._info = {**self._info, **info}
+
+    def status(self) -> Snapshot:
+        """What it has done so far."""
+        return self._service.counters.snapshot(*self._guests.counts())
+
+    # ------------------------------------------------------------------- life
+
+    def start(self) -> Self:
+        """Let callers in."""
+        if self._thread is None and not self._service.stopping.is_set():
+            self._thread = threading.Thread(target=self._accept_all, name="stratagem-accept", daemon=True)
+            self._thread.start()
+        return self
+
+    def stop(self, timeout: float = 2.0) -> bool:
+        """Close the address and all connections; whether all threads were done in time.
+
+        A handler that does not return keeps its thread; the thread does not keep the process.
+        """
+        deadline = Deadline(timeout)
+        was_stopping = self._service.stopping.is_set()
+        self._service.stopping.set()
+        if not was_stopping:
+            self._waker.send(b"x")
+        if self._thread is not None:
+            self._thread.join(deadline.left())
+        threads = self._guests.dismiss()
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(deadline.left())
+        if not was_stopping:
+            self._close_sockets()
+            self._waker.close()
+            self._woken.close()
+        return not any(thread.is_alive() for thread in threads)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _close_sockets(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+
+    # -------------------------------------------------------------- accepting
+
+    def _accept_all(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for sock in (*self._sockets, self._woken):
+                # Ready is a hint: the caller may be gone by the time it is accepted.
+                sock.setblocking(False)
+                selector.register(sock, selectors.EVENT_READ)
+            while not self._service.stopping.is_set():
+                for key, _ in selector.select():
+                    if key.fileobj is not self._woken and isinstance(key.fileobj, socket.socket):
+                        self._accept(key.fileobj)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            sock, _ = listening.accept()
+        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+            return
+        except OSError as error:
+            # Most often too many open files: the caller stays in the queue until there is room again.
+            if not self._service.stopping.is_set():
+                self._service.log.warning(f"cannot accept connections at {self.address}: {reason(error)}")
+                self._service.stopping.wait(_OUT_OF_DESCRIPTORS_WAIT)
+            return
+        try:
+            tune(sock)
+            stream = Stream(sock)
+            thread = threading.Thread(
+                target=self._serve, args=(stream, describe(sock)), name="stratagem-serve", daemon=True
+            )
+            self._guests.arrive(stream, thread)
+        except (OSError, LimitExceeded) as error:
+            self._service.log.warning(f"cannot serve a connection at {self.address}: {error}")
+            with suppress(OSError):
+                sock.close()
+
+    def _serve(self, stream: Stream, address: str) -> None:
+        channel = Channel(stream, BEFORE_AUTHENTICATION)
+        try:
+            name = self._authenticate(stream, channel, address)
+            if name is not None:
+                channel.shares_memory = stream.is_unix
+                serve_calls(self._service, channel, Caller(name, address))
+        except TaskLost as error:
+            LOGGER.debug("the connection from %s broke: %s", address, error)
+        except RemoteError as error:
+            LOGGER.warning("the connection from %s is given up: %s", address, error)
+        finally:
+            self._guests.leave(stream)
+            channel.close()
+
+    def _authenticate(self, stream: Stream, channel: Channel, address: str) -> str | None:
+        """The caller's name; `None`, with a line in the log, if it does not belong here."""
+        try:
+            name = authenticate(self._service, stream, channel, lambda: self._guests.promote(stream))
+        except RemoteError as error:
+            if not self._service.stopping.is_set():
+                self._service.counters.refused(f"{address}: {error}")
+                self._service.log.warning(f"refused a connection from {address} to {self.address}: {error}")
+            return None
+        self._service.counters.accepted()
+        return name

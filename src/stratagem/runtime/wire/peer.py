@@ -1,0 +1,272 @@
+"""The calling end: named calls to one task, from any number of threads, each within its deadline."""
+
+import math
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from stratagem.cluster import Address
+from stratagem.environment import shared_memory as shared_memory_allowed
+from stratagem.errors import DeadlineExceeded, ProtocolError, RemoteError, TaskLost, TaskUnreachable
+from stratagem.runtime.wire.addresses import address_at
+from stratagem.runtime.wire.arrays import Array
+from stratagem.runtime.wire.calls import FAILED, OK, Response
+from stratagem.runtime.wire.channels import Message
+from stratagem.runtime.wire.credentials import Credentials
+from stratagem.runtime.wire.deadlines import Deadline
+from stratagem.runtime.wire.dialing import Connection, Dialer
+from stratagem.runtime.wire.failures import rebuild_failure
+from stratagem.runtime.wire.frames import Fields
+from stratagem.runtime.wire.limits import Limits
+from stratagem.runtime.wire.pool import Pool
+from stratagem.runtime.wire.rationed import LOGGER
+
+DEFAULT_TIMEOUT = 60.0
+_FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.02, 0.5, 1.6
+_LOG_EVERY = 5.0
+_HANDSHAKE_SECONDS = 10.0
+_WATCH_SECONDS, _QUICK_SECONDS = 0.0001, 0.0002
+
+
+class Peer:
+    """A task that can be called.
+
+    Each call has a connection to itself for as long as it lasts; idle ones are kept for the next.
+
+    Args:
+        address: `host:port` of the task, with or without `sg://`.
+        task: Its name, for messages; without one, the name that it tells.
+        credentials: The cluster's secret and TLS files.
+        caller: The name by which this side is known there.
+        limits: What is accepted from it.
+        shared_memory: Whether to use shared memory if it is on this host; `None` asks STRATAGEM_SHM.
+
+    Attributes:
+        info: What the task told of itself when last connected to.
+        transport: How it was last connected to: `tcp`, `tls` or `shared memory`.
+
+    Example:
+        >>> peer = Peer("127.0.0.1:2222", task="/job:ps/task:0")
+        >>> peer.call("read", {"name": "w"}, timeout=5).tensors[0]
+    """
+
+    def __init__(
+        self,
+        address: str | Address,
+        task: str | None = None,
+        credentials: Credentials | None = None,
+        *,
+        caller: str = "",
+        limits: Limits | None = None,
+        shared_memory: bool | None = None,
+    ) -> None:
+        credentials = credentials or Credentials()
+        self.address = address_at(address)
+        self._task = task
+        self._dialer = Dialer(
+            address=self.address,
+            credentials=credentials,
+            context=credentials.tls.client_context() if credentials.tls else None,
+            caller=caller,
+            limits=limits or Limits(),
+            shared_memory=shared_memory_allowed() if shared_memory is None else shared_memory,
+        )
+        self._pool = Pool()
+        self._closing = threading.Event()
+        self._host_socket: str | None = None
+        self._next_log = 0.0
+        self.info: Fields = {}
+        self.transport: str | None = None
+
+    @property
+    def task(self) -> str:
+        """The task's name: as given, or as the task told, or its address."""
+        return self._task or str(self.info.get("task") or self.address)
+
+    @property
+    def _where(self) -> str:
+        name = self.task
+        return name if name == str(self.address) else f"{name} at {self.address}"
+
+    # ------------------------------------------------------------------ calls
+
+    def call(
+        self,
+        name: str,
+        fields: Mapping[str, Any] | None = None,
+        tensors: Sequence[Any] = (),
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        into: Sequence[Array | None] | None = None,
+        wait: bool = True,
+    ) -> Response:
+        """Call the task and wait for its answer.
+
+        Args:
+            name: Which call.
+            fields: Plain values to send.
+            tensors: Arrays to send.
+            timeout: Seconds for all of it: to connect, to send, to wait and to receive; may be `math.inf`.
+            into: Arrays to receive the answer's tensors into, in order; `None` for a new one.
+            wait: Whether to go on trying to connect to a task that is not up yet.
+
+        Returns:
+            The answer; its tensors are the caller's own arrays.
+
+        Raises:
+            TaskUnreachable: No connection within the timeout (at once without `wait`).
+            DeadlineExceeded: No answer within the timeout; the call may still have run.
+            TaskLost: The connection broke during the call, which may have run: it is never repeated.
+            StratagemError: Whatever of ours the handler raised, as the same class.
+            RemoteCallError: Whatever else the handler raised.
+        """
+        connection, message = self._round_trip(name, fields, tensors, timeout, wait, False, into)
+        self._pool.give_back(connection)
+        return self._opened(message)
+
+    @contextmanager
+    def exchange(
+        self,
+        name: str,
+        fields: Mapping[str, Any] | None = None,
+        tensors: Sequence[Any] = (),
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        wait: bool = True,
+    ) -> Generator[Response]:
+        """The same as `call`, for use in a `with`: on one host, tensors are views of shared memory.
+
+        They are read-only and hold good only until the `with` ends.
+        """
+        connection, message = self._round_trip(name, fields, tensors, timeout, wait, True, None)
+        try:
+            yield self._opened(message)
+        finally:
+            self._pool.give_back(connection)
+
+    def _opened(self, message: Message) -> Response:
+        if message.subject == FAILED:
+            raise rebuild_failure(message.fields, self.task)
+        return Response(message.fields, message.tensors)
+
+    def _round_trip(
+        self,
+        name: str,
+        fields: Mapping[str, Any] | None,
+        tensors: Sequence[Any],
+        timeout: float,
+        wait: bool,
+        borrow: bool,
+        into: Sequence[Array | None] | None,
+    ) -> tuple[Connection, Message]:
+        """Send the call and receive its answer; the connection is then good for another."""
+        deadline = Deadline(timeout)
+        connection = self._pool.take() or self._connect(name, deadline, wait)
+        channel = connection.channel
+        try:
+            told = None if timeout == math.inf else deadline.left()
+            channel.send(name, dict(fields or {}), tensors, deadline, told)
+            sent = time.perf_counter()
+            if connection.is_quick:
+                channel.stream.watch(_WATCH_SECONDS)
+            message = channel.receive(deadline, deadline, borrow=borrow, into=into)
+            connection.is_quick = time.perf_counter() - sent < _QUICK_SECONDS
+            if message.subject not in (OK, FAILED):
+                raise ProtocolError(f"an answer that is neither {OK!r} nor {FAILED!r}")
+        except RemoteError as error:
+            channel.close()
+            raise self._in_context(error, name, deadline) from error
+        except BaseException:
+            # Interrupted somewhere in between: what the connection would bring next is anybody's guess.
+            channel.close()
+            raise
+        return connection, message
+
+    def _in_context(self, error: RemoteError, name: str, deadline: Deadline) -> RemoteError:
+        """The same error, saying which task and call it was."""
+        where = self._where
+        if isinstance(error, DeadlineExceeded):
+            text = (
+                f"{where} did not answer {name!r} within {deadline.seconds:g} s; the call may still have run "
+                "there. If it needs longer, give it a larger timeout"
+            )
+        elif isinstance(error, TaskLost):
+            text = (
+                f"the connection to {where} broke during {name!r}, after {deadline.elapsed():.1f} s: {error}. "
+                "The call may have run there"
+            )
+        else:
+            text = f"calling {name!r} of {where}: {error}"
+        found = type(error)(text)
+        found.task = self.task
+        return found
+
+    # ------------------------------------------------------------ connections
+
+    def _connect(self, name: str, deadline: Deadline, wait: bool) -> Connection:
+        """A new connection; with `wait`, tried until the deadline."""
+        pause = _FIRST_PAUSE
+        problem: RemoteError = TaskUnreachable("no time to try")
+        while True:
+            if self._closing.is_set():
+                raise self._in_context(TaskLost("it was closed on this side"), name, deadline)
+            try:
+                connection = self._dialer.dial(
+                    Deadline(min(deadline.left(), _HANDSHAKE_SECONDS)), self._host_socket
+                )
+            except (TaskUnreachable, TaskLost) as error:
+                problem = error
+            except DeadlineExceeded:
+                if deadline.left() > 0:
+                    problem = TaskUnreachable("it takes connections but does not answer")
+            except RemoteError as error:
+                raise self._in_context(error, name, deadline) from error
+            else:
+                self.info = connection.info
+                self.transport = connection.transport
+                self._host_socket = connection.host_socket
+                return connection
+            if not wait or deadline.left() <= 0:
+                raise self._unreachable(problem, deadline) from problem
+            self._log_waiting(problem, deadline)
+            self._closing.wait(min(pause, deadline.left()))
+            pause = min(pause * _GROWTH, _LONGEST_PAUSE)
+
+    def _unreachable(self, problem: RemoteError, deadline: Deadline) -> TaskUnreachable:
+        error = TaskUnreachable(
+            f"{self._where} could not be reached within {deadline.elapsed():.1f} s: {problem}. "
+            "Is it running, and is this its address?"
+        )
+        error.task = self.task
+        return error
+
+    def _log_waiting(self, problem: RemoteError, deadline: Deadline) -> None:
+        now = time.monotonic()
+        # Many threads may wait for one task: one of them says so.
+        if deadline.elapsed() >= _LOG_EVERY and now >= self._next_log:
+            self._next_log = now + _LOG_EVERY
+            LOGGER.warning(
+                "waiting for %s: %s (%.0f s so far, for at most %g s)",
+                self._where,
+                problem,
+                deadline.elapsed(),
+                deadline.seconds,
+            )
+
+    # ------------------------------------------------------------------- life
+
+    def close(self) -> None:
+        """Close idle connections, end all waiting for the task; calls under way end by themselves."""
+        self._closing.set()
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

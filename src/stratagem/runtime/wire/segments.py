@@ -1,0 +1,125 @@
+"""Shared memory without a name: memfds whose descriptors travel over the Unix socket.
+
+Each direction of a connection has one segment at a time, made by its sender, reused from frame to frame,
+replaced by a larger one when needed. It lives as long as a process maps it, and no longer.
+"""
+
+import fcntl
+import mmap
+import os
+from typing import Final
+
+import numpy as np
+
+from stratagem.errors import ProtocolError
+from stratagem.runtime.wire.arrays import ALIGNMENT, Array
+from stratagem.runtime.wire.foreign import during_allocation, reason
+from stratagem.runtime.wire.limits import KIB, MIB
+
+_SMALLEST: Final = 256 * KIB
+_WORTH_DROPPING: Final = 4 * MIB
+_IDLE_USES: Final = 64
+_NOTHING: Final[Array] = np.empty(0, np.uint8)
+
+
+class OutgoingSegment:
+    """The segment that this side writes and the far side reads.
+
+    Its size is a power of two, but memory is taken only for the part in use, before it is written: to run
+    out of memory is then an error, not a signal. A large one that has long been used for little is dropped.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._view: Array = _NOTHING
+        self._descriptor: int | None = None
+        self._reserved = 0
+        self._little_used = 0
+
+    def reserve(self, size: int) -> int | None:
+        """Make room for so many bytes; returns a descriptor to send if the segment is a new one.
+
+        The descriptor stays this object's.
+
+        Raises:
+            LimitExceeded: There is no memory for it.
+        """
+        self._drop_if_idle(size)
+        try:
+            is_new = size > self.size
+            if is_new:
+                self._create(max(_SMALLEST, 1 << (size - 1).bit_length()))
+            if size > self._reserved and self._descriptor is not None:
+                os.posix_fallocate(self._descriptor, self._reserved, size - self._reserved)
+                self._reserved = size
+        except OSError as error:
+            self.close()
+            raise during_allocation(error) from error
+        return self._descriptor if is_new else None
+
+    def _drop_if_idle(self, size: int) -> None:
+        if self._reserved < _WORTH_DROPPING or size * 4 > self._reserved:
+            self._little_used = 0
+            return
+        self._little_used += 1
+        if self._little_used >= _IDLE_USES:
+            self.close()
+
+    def _create(self, size: int) -> None:
+        self.close()
+        self._descriptor = os.memfd_create("stratagem", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self._descriptor, size)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
+        self._view = np.frombuffer(mmap.mmap(self._descriptor, size), np.uint8)
+        self.size = size
+
+    def write(self, offset: int, raw: Array) -> None:
+        """Copy bytes to an offset within what was reserved."""
+        np.copyto(self._view[offset : offset + raw.nbytes], raw)
+
+    def close(self) -> None:
+        """Let go of the segment; its memory goes with the last view of it on either side."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._view, self._descriptor = _NOTHING, None
+        self.size = self._reserved = self._little_used = 0
+
+
+class IncomingSegment:
+    """The segment that the far side writes; seen here read-only."""
+
+    def __init__(self) -> None:
+        self._view: Array = _NOTHING
+
+    def adopt(self, descriptor: int, size: int, limit: int) -> None:
+        """Map the segment behind a received descriptor, which is closed in any case.
+
+        A file that could be cut short later would turn reading it into a signal that kills the process, so
+        only one sealed against that is mapped.
+        """
+        try:
+            seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+            real_size = os.fstat(descriptor).st_size
+            if not seals & fcntl.F_SEAL_SHRINK or real_size != size or not 0 < size <= limit:
+                raise ProtocolError(
+                    f"a descriptor of {real_size} bytes with seals {seals:#x}, announced as a segment of {size}"
+                )
+            # Not closed, only let go: arrays handed out earlier keep the old mapping alive.
+            self._view = np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), np.uint8)
+        except OSError as error:
+            raise ProtocolError(f"a descriptor that is no shared memory: {reason(error)}") from error
+        finally:
+            os.close(descriptor)
+
+    def slice(self, offset: int, nbytes: int) -> Array:
+        """Bytes of the segment; `ProtocolError` if it has no such part."""
+        if offset + nbytes > self._view.nbytes or offset % ALIGNMENT:
+            raise ProtocolError(
+                f"a tensor of {nbytes} bytes at offset {offset} of a segment of {self._view.nbytes}"
+            )
+        return self._view[offset : offset + nbytes]
+
+    def close(self) -> None:
+        """Let go of the mapping."""
+        self._view = _NOTHING

@@ -1,0 +1,226 @@
+"""One connected socket (TCP, TLS or Unix): bytes out of and into given buffers, within a patience."""
+
+import array
+import os
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from stratagem.errors import ProtocolError, TaskLost
+from stratagem.runtime.wire.deadlines import Patience
+from stratagem.runtime.wire.foreign import during_transfer
+
+_MAX_BUFFERS = 1024  # IOV_MAX of Linux
+_TLS_CHUNK, _TLS_SMALL = 1 << 20, 1 << 16
+_TIMEVAL = struct.Struct("@ll")
+_RECEIVING, _SENDING = socket.SO_RCVTIMEO, socket.SO_SNDTIMEO
+_SHORTEST, _TOLERANCE = (
+    0.001,
+    0.02,
+)  # of a limit set in the kernel: seconds, and the part that does not matter
+_CLOSE_ON_EXEC, _TRUNCATED = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
+_CLOSED = "the far side closed the connection"
+# Room for one descriptor exactly: CMSG_SPACE would leave room for a second one in its padding. What does
+# not fit, the kernel closes.
+_ONE_DESCRIPTOR = socket.CMSG_LEN(array.array("i").itemsize)
+_KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_COUNT = 5, 2, 3
+_USER_TIMEOUT_MILLISECONDS = 10_000
+
+
+def tune(sock: socket.socket) -> None:
+    """No delay for small frames; a far side that is cut off is found within about ten seconds."""
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_COUNT)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MILLISECONDS)
+
+
+class Stream:
+    """Owns a connected socket. One thread uses it at a time; only `wake` may come from another."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        self._sock = sock
+        self._armed: dict[int, float | None] = {_RECEIVING: None, _SENDING: None}
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN | select.POLLRDHUP)
+        self.is_unix = sock.family == socket.AF_UNIX
+        self.is_tls = False
+
+    def secure(self, context: ssl.SSLContext, server_side: bool, patience: Patience) -> bytes | None:
+        """Speak TLS from here on; returns the far side's certificate (DER), if it showed one."""
+        try:
+            sock = context.wrap_socket(self._sock, server_side=server_side, do_handshake_on_connect=False)
+            self._sock, self.is_tls = sock, True
+            sock.settimeout(patience.remaining())
+            sock.do_handshake()
+            return sock.getpeercert(binary_form=True)
+        except OSError as error:
+            raise during_transfer(error) from error
+
+    def _arm(self, option: int, patience: Patience) -> None:
+        """Limit the next operation to what the patience leaves.
+
+        By the kernel's own limits on a blocking socket: Python's would poll before each operation, which
+        makes a short round trip cost three times as much. TLS needs Python's.
+        """
+        seconds = patience.remaining()
+        armed = self._armed[option]
+        if seconds == armed:
+            return
+        if self.is_tls:
+            self._sock.settimeout(seconds)
+            return
+        # Near enough is good enough: successive calls with the same timeout then set nothing.
+        if seconds is None or armed is None or abs(seconds - armed) > armed * _TOLERANCE:
+            whole, part = divmod(max(seconds, _SHORTEST) if seconds is not None else 0.0, 1)
+            self._sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(whole), int(part * 1e6)))
+            self._armed[option] = seconds
+
+    def receive(self, view: memoryview, patience: Patience) -> int:
+        """Receive at least one byte into the view; how many there were."""
+        try:
+            self._arm(_RECEIVING, patience)
+            count = self._sock.recv_into(view)
+        except OSError as error:
+            raise during_transfer(error) from error
+        if count == 0:
+            raise TaskLost(_CLOSED)
+        return count
+
+    def receive_with_descriptor(self, view: memoryview, patience: Patience) -> tuple[int, int | None]:
+        """The same, and the descriptor that came along, if one did."""
+        if not self.is_unix:
+            return self.receive(view, patience), None
+        try:
+            self._arm(_RECEIVING, patience)
+            count, ancillary, flags, _ = self._sock.recvmsg_into([view], _ONE_DESCRIPTOR, _CLOSE_ON_EXEC)
+        except OSError as error:
+            raise during_transfer(error) from error
+        descriptor = None
+        if ancillary or flags & _TRUNCATED:
+            descriptor = _only_descriptor(ancillary, bool(flags & _TRUNCATED))
+        if count == 0:
+            raise TaskLost(_CLOSED)
+        return count, descriptor
+
+    def send(self, buffers: Sequence[memoryview], patience: Patience, descriptor: int | None = None) -> None:
+        """Send all buffers, one after the other, without joining them; the descriptor with the first."""
+        try:
+            if self.is_tls:
+                self._send_tls(buffers, patience)
+            else:
+                self._send_plain(buffers, patience, descriptor)
+        except OSError as error:
+            raise during_transfer(error) from error
+
+    def _send_plain(self, buffers: Sequence[memoryview], patience: Patience, descriptor: int | None) -> None:
+        self._arm(_SENDING, patience)
+        ancillary = []
+        if descriptor is not None:
+            ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])))
+        sent = self._sock.sendmsg(buffers[:_MAX_BUFFERS], ancillary)
+        if len(buffers) == 1 and sent == len(buffers[0]):
+            return
+        left = list(buffers)
+        first = 0
+        while True:
+            while first < len(left) and sent >= len(left[first]):
+                sent -= len(left[first])
+                first += 1
+            if first == len(left):
+                return
+            left[first] = left[first][sent:]
+            self._arm(_SENDING, patience)
+            sent = self._sock.sendmsg(left[first : first + _MAX_BUFFERS])
+
+    def _send_tls(self, buffers: Sequence[memoryview], patience: Patience) -> None:
+        # A record per small buffer would cost more than joining them.
+        small = bytearray()
+        for buffer in buffers:
+            if len(small) + len(buffer) <= _TLS_SMALL:
+                small += buffer
+                continue
+            for whole in (memoryview(small), buffer):
+                for start in range(0, len(whole), _TLS_CHUNK):
+                    self._arm(_SENDING, patience)
+                    self._sock.sendall(whole[start : start + _TLS_CHUNK])
+            small = bytearray()
+        if small:
+            self._arm(_SENDING, patience)
+            self._sock.sendall(small)
+
+    def first_byte(self, patience: Patience) -> int:
+        """The first byte that will be received, which stays to be received."""
+        try:
+            self._arm(_RECEIVING, patience)
+            data = self._sock.recv(1, socket.MSG_PEEK)
+        except OSError as error:
+            raise during_transfer(error) from error
+        if not data:
+            raise TaskLost(_CLOSED)
+        return data[0]
+
+    def is_quiet(self) -> bool:
+        """Whether the connection is open and nothing waits to be received: right for an idle one."""
+        return not self._events()
+
+    def watch(self, seconds: float) -> None:
+        """Wait this very short time for something to arrive, without going to sleep.
+
+        To wake a sleeping processor takes longer than a short call; others who want it get it meanwhile.
+        """
+        end = time.perf_counter() + seconds
+        while not self._poll.poll(0) and time.perf_counter() < end:
+            os.sched_yield()
+
+    def is_open(self) -> bool:
+        """Whether the far side has not closed the connection, as far as can be seen from here."""
+        return not self._events() & ~select.POLLIN
+
+    def _events(self) -> int:
+        # Asks the kernel, past the TLS layer and past timeouts: it may come while nothing is received.
+        if self._sock.fileno() < 0:
+            return select.POLLHUP
+        found = self._poll.poll(0)
+        return found[0][1] if found else 0
+
+    def same_user(self) -> bool:
+        """Whether the process at the far end of a Unix socket belongs to this process's user."""
+        credentials = array.array("i")
+        credentials.frombytes(
+            self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * credentials.itemsize)
+        )
+        return credentials[1] == os.geteuid()
+
+    def wake(self) -> None:
+        """Make every wait on this socket end, from any thread; the owner still has to close it."""
+        with suppress(OSError):
+            # SSLSocket's own shutdown would take its state away under the thread that uses it.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the socket back."""
+        with suppress(OSError):
+            self._sock.close()
+
+
+def _only_descriptor(ancillary: Sequence[tuple[int, int, bytes]], truncated: bool) -> int | None:
+    """The one descriptor that came; more than one is none, and closed."""
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data)
+    if len(descriptors) > 1 or truncated:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise ProtocolError("more than one descriptor with a frame")
+    return descriptors[0] if descriptors else None

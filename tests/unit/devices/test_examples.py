@@ -1,0 +1,26 @@
+"""The examples in the docstrings do what they say."""
+
+import doctest
+from importlib import import_module
+
+import pytest
+
+MODULES = [
+    "balance",
+    "grammar",
+    "local",
+    "log",
+    "scope",
+    "setter",
+    "shards",
+    "sizes",
+    "spec",
+    "threads",
+    "visible",
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples(module: str) -> None:
+    result = doctest.testmod(import_module(f"stratagem.devices.{module}"))
+    assert result.attempted > 0 and result.failed == 0

@@ -1,0 +1,116 @@
+"""Shared memory that neither side can use to harm the other."""
+
+import fcntl
+import gc
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stratagem.errors import LimitExceeded, ProtocolError
+from stratagem.runtime.wire.segments import IncomingSegment, OutgoingSegment
+
+LIMIT = 1 << 30
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def memfd(size: int, seals: int) -> int:
+    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    if seals:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def test_one_side_writes_and_the_other_reads() -> None:
+    before = descriptors()
+    outgoing, incoming = OutgoingSegment(), IncomingSegment()
+    descriptor = outgoing.reserve(1000)
+    assert descriptor is not None
+    incoming.adopt(os.dup(descriptor), outgoing.size, LIMIT)
+    outgoing.write(64, np.full(100, 7, np.uint8))
+    view = incoming.slice(64, 100)
+    assert (view == 7).all()
+    with pytest.raises(ValueError, match="read-only"):
+        view[0] = 1
+    assert outgoing.reserve(outgoing.size) is None, "what fits needs no new segment"
+    assert outgoing.reserve(outgoing.size + 1) is not None
+    outgoing.close()
+    incoming.close()
+    assert (view == 7).all(), "a view outlives its segment"
+    del view
+    assert descriptors() == before
+
+
+def test_the_sender_cannot_cut_it_short() -> None:
+    outgoing = OutgoingSegment()
+    descriptor = outgoing.reserve(1000)
+    assert descriptor is not None
+    for size in (0, outgoing.size + 1):
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, size)
+    outgoing.close()
+
+
+@pytest.mark.parametrize("seals", [0, fcntl.F_SEAL_GROW, fcntl.F_SEAL_SEAL])
+def test_what_could_be_cut_short_is_refused(seals: int) -> None:
+    before = descriptors()
+    with pytest.raises(ProtocolError, match="seals"):
+        IncomingSegment().adopt(memfd(4096, seals), 4096, LIMIT)
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(("real", "said"), [(4096, 8192), (8192, 4096), (0, 0), (LIMIT + 4096, LIMIT + 4096)])
+def test_the_size_must_be_as_said_and_within_limits(real: int, said: int) -> None:
+    with pytest.raises(ProtocolError):
+        IncomingSegment().adopt(memfd(real, fcntl.F_SEAL_SHRINK), said, LIMIT)
+
+
+def test_only_memory_is_mapped() -> None:
+    before = descriptors()
+    with tempfile.TemporaryFile() as file:
+        file.truncate(4096)
+        with pytest.raises(ProtocolError):
+            IncomingSegment().adopt(os.dup(file.fileno()), 4096, LIMIT)
+    for end in os.pipe():
+        with pytest.raises(ProtocolError):
+            IncomingSegment().adopt(end, 4096, LIMIT)
+    assert descriptors() == before
+
+
+def test_slices_stay_within() -> None:
+    incoming = IncomingSegment()
+    with pytest.raises(ProtocolError):
+        incoming.slice(0, 1)
+    incoming.adopt(memfd(4096, fcntl.F_SEAL_SHRINK), 4096, LIMIT)
+    assert incoming.slice(4096 - 64, 64).nbytes == 64
+    for offset, nbytes in ((0, 4097), (4096, 1), (1, 1), (2**63, 1), (64, 2**63)):
+        with pytest.raises(ProtocolError):
+            incoming.slice(offset, nbytes)
+
+
+def test_memory_is_taken_only_as_it_is_used_and_a_large_idle_segment_is_dropped() -> None:
+    outgoing = OutgoingSegment()
+    descriptor = outgoing.reserve(33 << 20)
+    assert descriptor is not None
+    assert outgoing.size == 64 << 20
+    assert os.fstat(descriptor).st_blocks * 512 == 33 << 20
+    renewed = [outgoing.reserve(100_000) for _ in range(100)]
+    assert sum(each is not None for each in renewed) == 1, "replaced once by a small one"
+    assert outgoing.size < 1 << 20
+    outgoing.close()
+
+
+def test_no_memory_is_an_error_and_leaves_nothing() -> None:
+    before = descriptors()
+    outgoing = OutgoingSegment()
+    with pytest.raises(LimitExceeded, match="no shared memory"):
+        outgoing.reserve(1 << 62)
+    gc.collect()
+    assert descriptors() == before
+    assert outgoing.size == 0
