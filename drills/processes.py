@@ -46,11 +46,18 @@ class Marked:
         stderr: int | IO[bytes] = subprocess.PIPE,
         environ: dict[str, str] | None = None,
         new_session: bool = True,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self.marker = uuid.uuid4().hex
         env = {**os.environ, **(environ or {}), MARKER: self.marker}
         self.process = subprocess.Popen(
-            argv, env=env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=new_session
+            argv,
+            env=env,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=new_session,
+            pass_fds=pass_fds,
         )
 
     def __enter__(self) -> "Marked":

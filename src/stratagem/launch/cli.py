@@ -5,7 +5,8 @@ from importlib import import_module
 
 import click
 
-from stratagem.errors import LaunchError, StratagemError
+from stratagem.errors import ClusterError, LaunchError, StratagemError
+from stratagem.launch.task import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
 _COMMANDS = {
     "demo": ("stratagem.launch.demo", "Train the embedded digits, on one device and on a local cluster."),
@@ -44,7 +45,12 @@ def stratagem() -> None:
 def main() -> None:
     """Entry point of the console script: our own errors become a line, not a traceback."""
     try:
-        stratagem()
+        stratagem.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(EXIT_INTERRUPTED)
     except StratagemError as error:
         click.echo(f"stratagem: {error}", err=True)
-        sys.exit(2 if isinstance(error, LaunchError) else 1)
+        sys.exit(EXIT_USAGE if isinstance(error, LaunchError | ClusterError) else EXIT_FAILED)

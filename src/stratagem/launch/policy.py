@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stratagem.errors import LaunchError
-from stratagem.launch.task import TaskName, describe_exit
+from stratagem.launch.task import (
+    EXIT_FAILED,
+    EXIT_HUNG_UP,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    TaskName,
+    describe_exit,
+)
 
 STOP_SECONDS = 1.2
 """From the polite signal to SIGKILL, so that all is over within two seconds."""
@@ -23,11 +30,6 @@ SERVER_SECONDS = 2.0
 """How long servers may go on when all others are done."""
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 """Seconds before the first restart; doubled for each further one, up to the longest."""
-
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 128 + signal.SIGINT
-EXIT_TERMINATED = 128 + signal.SIGTERM
-EXIT_HUNG_UP = 128 + signal.SIGHUP
 
 RestartRule = Literal["task", "job"]
 

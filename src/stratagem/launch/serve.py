@@ -68,7 +68,7 @@ def serve(
         config.cluster, config.job_name, config.task_index, secret=secret, insecure=insecure
     ) as server:
         click.echo(f"{server.task} serves at {server.target}")
-        server.join()
+        server.wait_until_done()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

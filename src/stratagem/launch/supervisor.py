@@ -37,7 +37,7 @@ from stratagem.launch.policy import (
     Start,
 )
 from stratagem.launch.ports import ReservedPort
-from stratagem.launch.task import TaskName
+from stratagem.launch.task import EXIT_FAILED, TaskName
 
 _ORDERS = {signal.SIGINT: keeper.INTERRUPT, signal.SIGTERM: keeper.TERMINATE}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -118,7 +118,7 @@ class Supervisor:
             self._carry_out(self._policy.begin(time.monotonic()))
             while self._exit_code is None:
                 self._turn()
-            if self._exit_code == 1 and self._failures:
+            if self._exit_code == EXIT_FAILED and self._failures:
                 self._say(report(self._failures))
             return self._exit_code
         finally:

@@ -1,7 +1,13 @@
-"""Names of tasks as the launcher shows them, and what their ends mean."""
+"""Names of tasks as the launcher shows them, and what ends mean: theirs, and the launcher's own."""
 
 import signal
 from dataclasses import dataclass
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_HUNG_UP = 128 + signal.SIGHUP
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True, order=True)

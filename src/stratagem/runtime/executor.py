@@ -94,7 +94,7 @@ class Executor:
 
     def _each(self, request: Request, act: Callable[[str, Any], None]) -> Reply:
         for index, name in enumerate(request.fields["names"]):
-            act(name, request.take(index))
+            act(name, request.tensors[index])
         return Reply()
 
     def _delete(self, request: Request) -> Reply:

@@ -43,9 +43,10 @@ class RemoteVariable:
             _timeout=timeout,
         )
 
-    def read(self) -> Array | bytes:
-        """The value now, as this client's own array."""
-        response = self._peer.call("variable.read", {"names": [self.name]}, timeout=self._timeout)
+    def read(self, into: Array | None = None) -> Array | bytes:
+        """The value now, as this client's own array: a new one, or the one given."""
+        fields = {"names": [self.name]}
+        response = self._peer.call("variable.read", fields, timeout=self._timeout, into=None if into is None else [into])
         return from_array(response.tensors[0], self.holds_bytes)
 
     def assign(self, value: Any) -> None:

@@ -21,6 +21,7 @@ from stratagem.runtime.executor import Executor
 from stratagem.runtime.peers import Peers, task_name
 from stratagem.runtime.roster import Roster
 from stratagem.runtime.wire import TLS, Credentials, Handler, Listener, Reply, Request
+from stratagem.runtime.wire.addresses import bind
 
 _log = logging.getLogger("stratagem")
 HEARTBEAT_SECONDS = 2.0
@@ -109,6 +110,10 @@ class Server:
             Whether that was so, rather than the timeout.
         """
         self._finish()
+        return self.wait_until_done(timeout)
+
+    def wait_until_done(self, timeout: float | None = None) -> bool:
+        """The same as `join`, for a task that only serves: it has nothing to finish."""
         return self._done.wait(timeout)
 
     def stop(self) -> None:
@@ -238,6 +243,8 @@ def _socket_at(address: Address) -> socket.socket | Address:
     handed = _handed_over()
     if handed is not None and handed.fileno() >= 0 and handed.getsockname()[1] == address.port:
         return handed
+    if handed is not None and handed.fileno() < 0:  # an earlier server of this process has used it up
+        return bind(address, share_port=True)
     try:
         is_loopback = address.host == "localhost" or ipaddress.ip_address(address.host).is_loopback
     except ValueError:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from stratagem.errors import LimitExceeded, VariableMismatch, VariableNotFound
+from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.wire import Fields
 
 
@@ -32,6 +33,7 @@ class Variable:
     device: str
     holds_bytes: bool
     lock: threading.Lock = field(default_factory=threading.Lock)
+    buffers: Buffers = field(default_factory=Buffers)
 
     def check(self, shape: tuple[int, ...], dtype: Any) -> None:
         """Raise unless a value of this shape and dtype may take the place of the present one."""
@@ -114,9 +116,16 @@ class VariableStore:
         return self[name].value
 
     def assign(self, name: str, value: np.ndarray[Any, Any] | jax.Array) -> None:
-        """Replace the value."""
+        """Replace the value. A NumPy array that is not writable is copied, others are taken over."""
         variable = self[name]
+        if variable.holds_bytes:  # a string of another length: to be counted anew
+            (device,) = variable.value.devices()
+            self.put(name, np.array(value), device, variable.device, holds_bytes=True)
+            return
         with variable.lock:
+            if isinstance(value, np.ndarray) and not value.flags.writeable:
+                variable.check(value.shape, value.dtype)
+                value = variable.buffers.copy(value)
             variable.replace(value)
 
     def add(self, name: str, value: np.ndarray[Any, Any]) -> None:

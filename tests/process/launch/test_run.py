@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+
 from drills.launcher import OWN_TERMINAL, SCRIPT, drill
 from drills.processes import Marked, launcher, until
 

@@ -1,17 +1,21 @@
 """Strips a module to what it computes, so that equal programs are equal bytes.
 
 Source locations hold file names and line numbers of the client; annotations for partitioning, for donation
-and for pytrees mean nothing to a program for one device with flat inputs and outputs.
+and for pytrees mean nothing to a program for one device with flat inputs and outputs. A composite is a call
+with a name under which a compiler may know a better way; it becomes the call.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy, stablehlo
+from jaxlib.mlir.dialects import func, sdy, stablehlo
 
 # Attributes with a dialect in their name are annotations, except these.
-_KEPT = frozenset({"mhlo.backend_config", "mhlo.num_partitions", "mhlo.num_replicas"})
+_KEPT = {
+    "builtin.module": frozenset({"mhlo.num_partitions", "mhlo.num_replicas"}),
+    "stablehlo.custom_call": frozenset({"mhlo.backend_config"}),
+}
 
 
 def new_context() -> ir.Context:
@@ -42,29 +46,78 @@ def operations(block: Any) -> Iterator[Any]:
 
 
 def strip(module: Any) -> None:
-    """Removes locations, annotations and sharding constraints, in place."""
+    """Removes locations, annotations, composites and sharding constraints, in place."""
     nowhere = ir.Location.unknown(module.context)
-    doomed = []
+    doomed, meshes, others = [], [], 0
     for operation in [module.operation, *operations(module.body)]:
+        name = operation.name
         operation.location = nowhere
         for region in operation.regions:
             for block in region:
                 for argument in block.arguments:
                     argument.set_location(nowhere)
-        for name in list(operation.attributes):
-            if "." in name and name not in _KEPT:
-                del operation.attributes[name]
-        if operation.name == "func.func":
-            for name in ("arg_attrs", "res_attrs"):
-                if name in operation.attributes:
-                    del operation.attributes[name]
-        elif operation.name == "sdy.sharding_constraint":
+        kept = _KEPT.get(name, frozenset())
+        for attribute in list(operation.attributes):
+            if "." in attribute and attribute not in kept:
+                del operation.attributes[attribute]
+        if name == "func.func":
+            for attribute in ("arg_attrs", "res_attrs"):
+                if attribute in operation.attributes:
+                    del operation.attributes[attribute]
+        elif name == "stablehlo.composite":
+            if not _is_top_k(operation):
+                _replace_by_call(operation, nowhere)
+                doomed.append(operation)
+        elif name == "sdy.sharding_constraint":
             operation.results[0].replace_all_uses_with(operation.operands[0])
             doomed.append(operation)
-        elif operation.name == "sdy.mesh":
-            doomed.append(operation)
-    for operation in doomed:
+        elif name == "sdy.mesh":
+            meshes.append(operation)
+        elif name.startswith("sdy."):
+            others += 1
+    # What else there is for partitioning will be refused by its own name; until then it needs its mesh.
+    for operation in doomed if others else doomed + meshes:
         operation.erase()
+
+
+def _is_top_k(operation: Any) -> bool:
+    """Whether XLA, which has a faster top-k than a sort, can take this composite for one.
+
+    It must fit to the letter: XLA crashes on some that do not.
+    """
+    if "composite_attributes" not in operation.attributes:
+        return False
+    options = {item.name: item.attr for item in operation.attributes["composite_attributes"]}
+    k = options.get("k")
+    if (
+        ir.StringAttr(operation.attributes["name"]).value != "chlo.top_k"
+        or set(options) - {"k", "largest"}
+        or not isinstance(k, ir.IntegerAttr)
+        or str(k.type) != "i64"
+        or not isinstance(options.get("largest", ir.BoolAttr.get(True)), ir.BoolAttr)
+        or len(operation.operands) != 1
+        or len(operation.results) != 2
+    ):
+        return False
+    taken, values, indices = (value.type for value in (*operation.operands, *operation.results))
+    if not all(isinstance(kind, ir.RankedTensorType) for kind in (taken, values, indices)) or taken.rank == 0:
+        return False
+    shape = [*list(taken.shape)[:-1], k.value]
+    return (
+        0 <= k.value <= taken.shape[-1]
+        and list(values.shape) == list(indices.shape) == shape
+        and values.element_type == taken.element_type
+        and str(indices.element_type) == "i32"
+    )
+
+
+def _replace_by_call(composite: Any, location: Any) -> None:
+    callee = ir.FlatSymbolRefAttr(composite.attributes["decomposition"])
+    results = [result.type for result in composite.results]
+    with location, ir.InsertionPoint(composite):
+        call = func.CallOp(results, callee, list(composite.operands))
+    for result, replacement in zip(composite.results, call.results, strict=True):
+        result.replace_all_uses_with(replacement)
 
 
 def serialize(module: Any) -> bytes:

@@ -52,6 +52,7 @@ class CompiledProgram:
         self._compiled = compiled
         self._expected = [(spec.shape, np.dtype(spec.dtype)) for spec in summary.inputs]
         self._wide = any(_is_wide(spec) for spec in (*summary.inputs, *summary.outputs))
+        self._narrow = [index for index, spec in enumerate(summary.inputs) if _is_narrow(spec)]
         self._calls = 0
         self._count_lock = threading.Lock()
 
@@ -76,6 +77,11 @@ class CompiledProgram:
         for array, (shape, dtype) in zip(arrays, expected, strict=True):
             if array.shape != shape or array.dtype != dtype:
                 self._refuse(arrays)
+        if self._narrow:
+            # JAX gives its own arrays of less than a byte another layout than compiled calls ask for.
+            arrays = [
+                np.asarray(array) if index in self._narrow else array for index, array in enumerate(arrays)
+            ]
         if self._wide:
             # Without this, JAX narrows 64-bit NumPy arrays on entry unless the whole process has x64 on.
             with jax.enable_x64(True):
@@ -195,3 +201,7 @@ def _memory(compiled: Any, summary: ProgramSummary) -> int:
 
 def _is_wide(spec: TensorSpec) -> bool:
     return spec.dtype in {"int64", "uint64", "float64", "complex128"}
+
+
+def _is_narrow(spec: TensorSpec) -> bool:
+    return spec.dtype in {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float4_e2m1fn"}

@@ -112,8 +112,11 @@ def export_program(fn: Callable[..., Any], *example_args: Any, platform: str = "
         exported = export.export(jitted, platforms=[platform])(*specs)
     except (ValueError, NotImplementedError) as error:
         raise ProgramRefused(f"the function cannot be shipped: {_explained(error)}") from error
-    if out_tree is None:
-        raise ProgramRefused("the function was not traced")
+    if exported.nr_devices != 1 or out_tree is None:
+        raise ProgramRefused(
+            f"the function is for {exported.nr_devices} devices; a program runs on one: leave out shard_map and "
+            "meshes, or run it under a strategy"
+        )
     exported = dataclasses.replace(
         exported, fun_name="program", mlir_module_serialized=_stripped(exported.mlir_module_serialized)
     )

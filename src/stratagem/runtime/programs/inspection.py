@@ -1,8 +1,8 @@
 """The process that reads foreign programs: one request after another on standard input, answers on output.
 
 MLIR's parser can crash, hang or allocate without end on malformed bytes. Here that costs a small process
-without secrets instead of a server. It imports neither JAX nor NumPy, and ends when its input does, when a
-request takes too long, or when nobody has asked for a while.
+without secrets instead of a server. It does not import JAX, and ends when its input does, when a request
+takes too long, or when nobody has asked for a while.
 """
 
 import json
@@ -20,7 +20,6 @@ from stratagem.runtime.programs.limits import ProgramLimits
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.programs.walk import Findings, walk
 
-IDLE_SECONDS = 60.0
 _LENGTHS = struct.Struct("<QQ")
 
 
@@ -74,12 +73,13 @@ def findings_from(fields: dict[str, Any], module: bytes) -> Findings:
     )
 
 
-def main(seconds: float, memory_bytes: int) -> None:
+def main(seconds: float, memory_bytes: int, idle_seconds: float) -> None:
     """Serves requests until the input ends.
 
     Args:
         seconds: Longest time for one request; then SIGALRM ends the process.
         memory_bytes: Address space beyond what the process has when it starts.
+        idle_seconds: Longest time between requests; then SIGALRM ends the process too.
     """
     # Ctrl-C goes to the whole group; the server decides what ends, and closes our input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -91,7 +91,7 @@ def main(seconds: float, memory_bytes: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     write_message(sys.stdout.buffer, {"ready": True}, b"")
     while True:
-        signal.setitimer(signal.ITIMER_REAL, IDLE_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, idle_seconds)
         request = read_message(sys.stdin.buffer)
         if request is None:
             return

@@ -26,25 +26,25 @@ import sys, types
 runtime = sys.modules["stratagem.runtime"] = types.ModuleType("stratagem.runtime")
 runtime.__path__ = [{runtime!r}]
 from stratagem.runtime.programs.inspection import main
-main({seconds!r}, {memory_bytes!r})
+main({seconds!r}, {memory_bytes!r}, {idle_seconds!r})
 """
 
 
 class _Child:
     """The process and its two pipes."""
 
-    def __init__(self, seconds: float, memory_bytes: int) -> None:
+    def __init__(self, seconds: float, memory_bytes: int, idle_seconds: float) -> None:
         # No secret goes along: what reads foreign bytes need not know it.
         environment = {name: value for name, value in current().items() if not name.startswith("STRATAGEM_")}
-        runtime = str(Path(__file__).parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        start = _START.format(
+            runtime=str(Path(__file__).parent.parent),
+            seconds=seconds,
+            memory_bytes=memory_bytes,
+            idle_seconds=idle_seconds,
+        )
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                _START.format(runtime=runtime, seconds=seconds, memory_bytes=memory_bytes),
-            ],
+            [sys.executable, "-P", "-c", start],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -78,7 +78,7 @@ class Inspector:
     """Walks modules in a process that starts when first needed, and again after a crash.
 
     Calls from several threads take turns. The process ends with `close`, when this process ends, and when
-    it has had nothing to do for a minute.
+    it has had nothing to do for a while.
 
     Example:
         >>> with Inspector() as inspector:
@@ -87,11 +87,15 @@ class Inspector:
     Args:
         seconds: Longest time that reading one program may take.
         memory_bytes: Most memory that reading one program may take.
+        idle_seconds: How long the process stays when there is nothing to do.
     """
 
-    def __init__(self, seconds: float = 10.0, memory_bytes: int = 2 << 30) -> None:
+    def __init__(
+        self, seconds: float = 10.0, memory_bytes: int = 2 << 30, idle_seconds: float = 60.0
+    ) -> None:
         self._seconds = seconds
         self._memory_bytes = memory_bytes
+        self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._ending: weakref.finalize[[], Inspector] | None = None
@@ -166,7 +170,7 @@ class Inspector:
         if self._child is not None and self._child.running():
             return self._child
         self._end()
-        child = _Child(self._seconds, self._memory_bytes)
+        child = _Child(self._seconds, self._memory_bytes, self._idle_seconds)
         self._child, self._ending = child, weakref.finalize(self, child.end)
         self._starts += 1
         if child.receive() is None:

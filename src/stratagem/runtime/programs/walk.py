@@ -6,13 +6,14 @@ its own (see `inspector`), clients on what they have just made themselves.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, cast
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from stratagem.errors import ProgramRefused
-from stratagem.runtime.programs.allowed import COMPOSITES, CUSTOM_CALLS, OPERATIONS
+from stratagem.runtime.programs.allowed import CUSTOM_CALLS, OPERATIONS
 from stratagem.runtime.programs.canonical import new_context, operations, serialize, strip
 from stratagem.runtime.programs.elements import DTYPE_OF_STABLEHLO
 from stratagem.runtime.programs.limits import ProgramLimits
@@ -20,6 +21,9 @@ from stratagem.runtime.programs.memory import Cost, block_cost
 from stratagem.runtime.programs.signatures import wrong_signature
 from stratagem.runtime.programs.summary import TensorSpec
 
+_MOST_ELEMENTS = 1 << 56
+_TYPED_INTERFACE = 4
+_CONFIGURATIONS = ("mhlo.backend_config", "backend_config")
 MAGIC = b"ML\xefR"
 """MLIR bytecode starts so. Anything else would be read as text, which is no portable artifact."""
 
@@ -64,7 +68,7 @@ def walk(module: bytes, platform: str, limits: ProgramLimits | None) -> Findings
             if not parsed.operation.verify():
                 raise ProgramRefused("the program's StableHLO is not well-formed; export it again")
             return _Walk(parsed, platform, limits).findings()
-        except ir.MLIRError as error:
+        except (ir.MLIRError, ValueError) as error:
             raise ProgramRefused(f"the program's StableHLO is not well-formed: {error}") from error
         except RecursionError as error:
             raise ProgramRefused("the program nests its functions or regions too deeply") from error
@@ -88,7 +92,8 @@ class _Walk:
             operation = view.operation
             if operation.name != "func.func":
                 raise ProgramRefused(
-                    f"the program has {operation.name} at its top, where only functions are allowed"
+                    f"the program has {operation.name} at its top, where only functions are allowed; programs are "
+                    "for one device: leave out meshes and shard_map"
                 )
             self._functions[ir.StringAttr(operation.attributes["sym_name"]).value] = operation
         main = self._functions.get("main")
@@ -132,13 +137,6 @@ class _Walk:
             self._check_constant(operation)
         elif name == "stablehlo.custom_call":
             self._check_custom_call(operation)
-        elif name == "stablehlo.composite":
-            composite = ir.StringAttr(operation.attributes["name"]).value
-            if not composite.startswith(COMPOSITES):
-                raise ProgramRefused(
-                    f"the program has the composite {composite!r}; only those of JAX itself "
-                    f"({COMPOSITES}*) are allowed: call the function without jax.lax.composite"
-                )
         elif name == "func.func" and len(operation.regions[0].blocks) != 1:
             raise ProgramRefused("the program has a function whose body is not one block")
 
@@ -189,6 +187,9 @@ class _Walk:
                 f"the program has a value of type {kind}; allowed elements: {', '.join(DTYPE_OF_STABLEHLO)}"
             )
         spec = TensorSpec(tuple(kind.shape), dtype)
+        # XLA counts in 64 bits and aborts where a count does not fit; MLIR lets negative sizes through.
+        if min(spec.shape, default=0) < 0 or prod(max(size, 1) for size in spec.shape) > _MOST_ELEMENTS:
+            raise ProgramRefused(f"the program has a value of type {kind}, which no memory can hold")
         self._specs[kind] = spec
         return spec
 
@@ -243,12 +244,19 @@ class _Walk:
 def _kernel_options(operation: Any, target: str) -> Mapping[str, int]:
     """The integers among a kernel's attributes; kernels of the typed interface have a dictionary of them."""
     attributes = operation.attributes
-    for name in ("mhlo.backend_config", "backend_config"):
-        if name in attributes and isinstance(attributes[name], ir.DictAttr):
-            pairs = [(item.name, item.attr) for item in attributes[name]]
-            return {key: value.value for key, value in pairs if isinstance(value, ir.IntegerAttr)}
-    if target.endswith("_ffi"):
+    version = ir.IntegerAttr(attributes["api_version"]).value if "api_version" in attributes else 1
+    configurations = [attributes[name] for name in _CONFIGURATIONS if name in attributes]
+    options: dict[str, int] = {}
+    for configuration in configurations:
+        if isinstance(configuration, ir.DictAttr):
+            pairs = [(item.name, item.attr) for item in cast(Any, configuration)]
+            options = {key: value.value for key, value in pairs if isinstance(value, ir.IntegerAttr)}
+        elif target.endswith("_ffi"):
+            raise ProgramRefused(f"the program's custom call to {target!r} has no dictionary of attributes")
+    # With two configurations, one would be checked here and the other one used there.
+    typed = version == _TYPED_INTERFACE or (version == 1 and "mhlo.backend_config" in attributes)
+    if len(configurations) > 1 or (target.endswith("_ffi") and not typed):
         raise ProgramRefused(
             f"the program's custom call to {target!r} is not made through the typed interface"
         )
-    return {}
+    return options

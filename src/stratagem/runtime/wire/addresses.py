@@ -6,6 +6,7 @@ import socket
 from stratagem.cluster import Address
 from stratagem.errors import AuthenticationError, TaskUnreachable
 from stratagem.runtime.wire.foreign import reason
+from stratagem.runtime.wire.streams import peer_process
 
 SCHEME = "sg://"
 _BACKLOG = 512
@@ -16,8 +17,12 @@ def address_at(where: str | Address) -> Address:
     return where if isinstance(where, Address) else Address.parse(where.removeprefix(SCHEME))
 
 
-def bind(address: Address) -> socket.socket:
-    """A bound socket, not listening yet; port 0 takes a free one."""
+def bind(address: Address, share_port: bool = False) -> socket.socket:
+    """A bound socket, not listening yet; port 0 takes a free one.
+
+    A port is shared (SO_REUSEPORT) only with a launcher that has reserved it: two servers that shared one by
+    mistake would each get some of the calls.
+    """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -27,7 +32,8 @@ def bind(address: Address) -> socket.socket:
         raise TaskUnreachable(f"cannot listen at {address}: {reason(error)}") from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if share_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(where)
     except OSError as error:
         sock.close()
@@ -60,7 +66,8 @@ def listen(sock: socket.socket, has_secret: bool, insecure: bool) -> Address:
 def describe(sock: socket.socket) -> str:
     """The far end of a connected socket, for logs."""
     try:
-        where = sock.getpeername()
+        if sock.family == socket.AF_UNIX:
+            return f"process {peer_process(sock)[0]} on this host"
+        return str(Address(*sock.getpeername()[:2]))
     except OSError:
         return "a connection that is gone"
-    return str(Address(*where[:2])) if isinstance(where, tuple) else "a process on this host"

@@ -61,7 +61,7 @@ class Channel:
         limits: What is accepted from the far side; raised once it is authenticated.
         far_limits: What the far side accepts, once it has told.
         shares_memory: Whether large tensors go through shared memory.
-        is_intact: False once bytes were received that left the bounds of frames unknown.
+        is_intact: Whether the last frame was read to its end, so that the next byte begins another.
     """
 
     def __init__(self, stream: Stream, limits: Limits) -> None:
@@ -185,13 +185,10 @@ class Channel:
             ProtocolError: These bytes are no message; `is_intact` tells whether another may follow.
             LimitExceeded: They are more than `limits` allows.
         """
+        self.is_intact = False
         if self._start == self._end:
             self._fill(first)
-        try:
-            header_bytes, payload_bytes = check_prefix(self._read(_PREFIX_BYTES, rest), self.limits)
-        except RemoteError:
-            self.is_intact = False
-            raise
+        header_bytes, payload_bytes = check_prefix(self._read(_PREFIX_BYTES, rest), self.limits)
         data = self._read(header_bytes, rest)
         try:
             subject, fields, specs, timeout, segment = decode_header(data, payload_bytes, self.limits)
@@ -206,6 +203,7 @@ class Channel:
         if specs:
             borrowed = self._read_tensors(specs, tensors, rest)
             nbytes += sum(spec.nbytes for spec in specs)
+        self.is_intact = True
         return Message(subject, fields, tensors, timeout, data, nbytes, borrowed)
 
     def _adopt(self, size: int) -> None:
@@ -255,6 +253,7 @@ class Channel:
                 np.copyto(raw_bytes(target), self._incoming.slice(spec.offset, spec.nbytes))
             else:
                 borrowed = True
+        self.is_intact = True
         for spec, target in zip(specs, targets, strict=True):
             if spec.dtype.kind == "b" and spec.nbytes and raw_bytes(target).max() > 1:
                 # NumPy counts and masks with bools by the byte: other values would make it overrun.
@@ -273,7 +272,6 @@ class Channel:
         if descriptor is not None:
             if self._descriptor is not None:
                 os.close(descriptor)
-                self.is_intact = False
                 raise ProtocolError("more than one descriptor with a frame")
             self._descriptor = descriptor
 
@@ -308,10 +306,9 @@ class Channel:
 
     def _skip(self, size: int, patience: Patience) -> None:
         """Pass over the payload of a message that was refused, so that another can follow."""
-        if size > _WORTH_DRAINING:
-            self.is_intact = False
-        elif size:
+        if size <= _WORTH_DRAINING:
             self._read_into(memoryview(bytearray(size)), patience)
+            self.is_intact = True
 
     # ------------------------------------------------------------------ state
 

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 
 from stratagem.cluster import Address
-from stratagem.errors import AuthenticationError, RemoteError, TaskLost, TaskUnreachable
+from stratagem.errors import AuthenticationError, LimitExceeded, RemoteError, TaskLost, TaskUnreachable
 from stratagem.runtime.wire.channels import Channel
 from stratagem.runtime.wire.credentials import HOW_TO_SHARE, Credentials
 from stratagem.runtime.wire.deadlines import Deadline
@@ -97,6 +97,13 @@ class Dialer:
             if self.context is not None:
                 binding = digest(self._secure(stream, self.context, deadline))
             welcome = introduce(channel, self.credentials, self.caller, binding, self.limits, deadline)
+        except AuthenticationError as error:
+            channel.close()
+            if "_ALERT_" in str(error):
+                # A server's verdict on this side's certificate comes only after this side is content.
+                hint = "the far side wants a certificate that its CA has signed: give tls= a cert and a key"
+                raise AuthenticationError(f"{hint} ({error})") from error
+            raise
         except BaseException:
             channel.close()
             raise
@@ -146,8 +153,8 @@ class Dialer:
                     f"the far side belongs to another user of this host: {HOW_TO_SHARE}"
                 )
             welcome = introduce(channel, self.credentials, self.caller, b"", self.limits, deadline)
-        except (TaskLost, AuthenticationError):
-            # Somebody else may have taken the name since. TCP will tell what there is to tell.
+        except (TaskLost, AuthenticationError, LimitExceeded):
+            # Somebody else may have the name now, or there is no room for one more. TCP will do, or tell.
             channel.close()
             return None
         except BaseException:

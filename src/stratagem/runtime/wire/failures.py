@@ -12,7 +12,16 @@ _LONGEST = 16_000
 def describe_failure(error: BaseException) -> Fields:
     """The fields of the reply that tells of an exception."""
     text = "".join(traceback.format_exception(error))
-    return {"class": type(error).__name__, "message": str(error)[:_LONGEST], "traceback": text[-_LONGEST:]}
+    return {
+        "class": type(error).__name__,
+        "message": _sendable(str(error)[:_LONGEST]),
+        "traceback": _sendable(text[-_LONGEST:]),
+    }
+
+
+def _sendable(text: str) -> str:
+    """Without the halves of characters that names of files may hold, and msgpack may not."""
+    return text.encode(errors="replace").decode()
 
 
 def rebuild_failure(fields: Fields, task: str) -> StratagemError:

@@ -204,8 +204,13 @@ class Listener:
         """The caller's name; `None`, with a line in the log, if it does not belong here."""
         try:
             name = authenticate(self._service, stream, channel, lambda: self._guests.promote(stream))
+        except TaskLost as error:
+            # Nothing to warn of: a probe of the port, or one of too many strangers.
+            LOGGER.debug("the connection from %s broke during the handshake: %s", address, error)
+            return None
         except RemoteError as error:
             if not self._service.stopping.is_set():
+                stream.part()
                 self._service.counters.refused(f"{address}: {error}")
                 self._service.log.warning(f"refused a connection from {address} to {self.address}: {error}")
             return None

@@ -106,8 +106,9 @@ def _serve_one(service: Service, channel: Channel, caller: Caller, stall: Stall)
         return False
     except RemoteError as error:
         service.log.warning(f"refused a message of {caller.name or 'a client'} at {caller.address}: {error}")
-        sent, problem = _send_failure(channel, error, stall)
-        service.counters.call(_UNKNOWN_CALL, 0, sent, problem)
+        # What led here in this process is nothing to one who sends such things: no traceback.
+        _, sent = channel.send(FAILED, {"class": type(error).__name__, "message": str(error)}, (), stall)
+        service.counters.call(_UNKNOWN_CALL, 0, sent, str(error))
         return channel.is_intact
     sent, problem = _answer(service, channel, caller, message, stall)
     name = message.subject if message.subject in service.handlers else _UNKNOWN_CALL

@@ -16,13 +16,12 @@ from stratagem.runtime.wire.foreign import during_transfer
 
 _MAX_BUFFERS = 1024  # IOV_MAX of Linux
 _TLS_CHUNK, _TLS_SMALL = 1 << 20, 1 << 16
-_TIMEVAL = struct.Struct("@ll")
+_TIMEVAL, _CREDENTIALS = struct.Struct("@ll"), struct.Struct("@iii")
 _RECEIVING, _SENDING = socket.SO_RCVTIMEO, socket.SO_SNDTIMEO
-_SHORTEST, _TOLERANCE = (
-    0.001,
-    0.02,
-)  # of a limit set in the kernel: seconds, and the part that does not matter
+# Of a limit set in the kernel: the least, and how far off it may be, in seconds and as a part.
+_SHORTEST, _TOLERANCE, _PART = 0.001, 0.05, 0.02
 _CLOSE_ON_EXEC, _TRUNCATED = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
+_PARTING_SECONDS, _PARTING_BYTES = 0.5, 1 << 16
 _CLOSED = "the far side closed the connection"
 # Room for one descriptor exactly: CMSG_SPACE would leave room for a second one in its padding. What does
 # not fit, the kernel closes.
@@ -41,6 +40,14 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_COUNT)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MILLISECONDS)
+
+
+def peer_process(sock: socket.socket) -> tuple[int, int]:
+    """The process and its user at the far end of a Unix socket, as the kernel knows them."""
+    pid, user, _ = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return pid, user
 
 
 class Stream:
@@ -80,7 +87,7 @@ class Stream:
             self._sock.settimeout(seconds)
             return
         # Near enough is good enough: successive calls with the same timeout then set nothing.
-        if seconds is None or armed is None or abs(seconds - armed) > armed * _TOLERANCE:
+        if seconds is None or armed is None or abs(seconds - armed) > min(armed * _PART, _TOLERANCE):
             whole, part = divmod(max(seconds, _SHORTEST) if seconds is not None else 0.0, 1)
             self._sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(whole), int(part * 1e6)))
             self._armed[option] = seconds
@@ -195,11 +202,20 @@ class Stream:
 
     def same_user(self) -> bool:
         """Whether the process at the far end of a Unix socket belongs to this process's user."""
-        credentials = array.array("i")
-        credentials.frombytes(
-            self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * credentials.itemsize)
-        )
-        return credentials[1] == os.geteuid()
+        return peer_process(self._sock)[1] == os.geteuid()
+
+    def part(self) -> None:
+        """Say no more, and let the far side read what was said: to close at once could take it away.
+
+        That is what TCP does when something is still unread here.
+        """
+        end = time.monotonic() + _PARTING_SECONDS
+        with suppress(OSError):
+            socket.socket.shutdown(self._sock, socket.SHUT_WR)
+            while (left := end - time.monotonic()) > 0:
+                self._sock.settimeout(left)
+                if not socket.socket.recv(self._sock, _PARTING_BYTES):
+                    return
 
     def wake(self) -> None:
         """Make every wait on this socket end, from any thread; the owner still has to close it."""

@@ -43,6 +43,14 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_bytes(pid: int) -> int:
+    """How much memory a process has held at most."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no peak in /proc")
+
+
 class FarSide:
     """The process, from its start to its certain end.
 
@@ -137,12 +145,16 @@ def fail(request: Request) -> Reply:
     raise kind(request.fields["words"])
 
 
+def half(request: Request) -> Reply:
+    raise FileNotFoundError(f"no file \udcff{request.fields}x")
+
+
 def hang(request: Request) -> Reply:
     """Answers only once the caller has gone."""
-    print("hanging", flush=True)
+    os.write(1, b"hanging\n")  # whole lines, whichever threads write them
     while not request.is_abandoned():
         time.sleep(0.01)
-    print("abandoned", flush=True)
+    os.write(1, b"abandoned\n")
     return Reply()
 
 
@@ -158,7 +170,7 @@ def main(settings: dict[str, Any]) -> None:
     tls = TLS(*settings["tls"]) if settings.get("tls") else None
     listener = Listener(
         settings["where"],
-        {"echo": echo, "total": total, "fail": fail, "hang": hang, "who": who},
+        {"echo": echo, "total": total, "fail": fail, "hang": hang, "half": half, "who": who},
         info={"task": "/job:ps/task:0", "platform": "cpu"},
         credentials=Credentials(settings["secret"], tls),
         limits=Limits(**settings.get("limits", {})),

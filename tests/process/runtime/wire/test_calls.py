@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from process.runtime.wire.far_side import FarSide, descriptors, until
+from process.runtime.wire.far_side import FarSide, descriptors, peak_bytes, until
 from stratagem.errors import (
     DeadlineExceeded,
     LimitExceeded,
@@ -26,6 +26,7 @@ from stratagem.errors import (
     VariableNotFound,
 )
 from stratagem.runtime.wire import Credentials, Listener, Peer, Reply, Request
+from stratagem.runtime.wire.addresses import address_at, bind
 from stratagem.runtime.wire.arrays import Array, raw_bytes
 from stratagem.runtime.wire.dtypes import dtype_names, dtype_of
 
@@ -177,6 +178,11 @@ def test_other_errors_arrive_as_text(peer: Peer, kind: str) -> None:
     peer.call("who")
 
 
+def test_an_error_with_half_a_character_arrives(peer: Peer) -> None:
+    with pytest.raises(RemoteCallError, match=r"no file .*x"):
+        peer.call("half")
+
+
 def test_an_unknown_call_is_named(peer: Peer) -> None:
     with pytest.raises(ProtocolError, match=r"no such call: 'fetch'.*echo"):
         peer.call("fetch")
@@ -224,6 +230,17 @@ def _works(peer: Peer) -> bool:
     except LimitExceeded:
         return False
     return True
+
+
+@pytest.mark.parametrize("shared_memory", [SHARED, TCP], ids=["shared memory", "tcp"])
+def test_a_server_holds_no_more_than_two_copies_of_a_tensor(shared_memory: bool) -> None:
+    array = np.ones(64 << 20, np.uint8)
+    with FarSide() as far, far.peer(shared_memory=shared_memory) as peer:
+        peer.call("echo", tensors=[array[:1000]])
+        before = peak_bytes(far.pid)
+        for _ in range(3):
+            peer.call("echo", tensors=[array])
+        assert peak_bytes(far.pid) - before < 2.2 * array.nbytes
 
 
 # ------------------------------------------------------------------- deadlines
@@ -299,7 +316,8 @@ def test_waiting_for_a_task_that_starts_later(
                 until("the log tells", lambda: caplog.messages)
             assert "waiting for /job:ps/task:0 at " + where in caplog.messages[0]
             assert "refused" in caplog.messages[0]
-            with Listener(where, {"echo": lambda request: Reply(request.fields)}):
+            late = bind(address_at(where), share_port=True)
+            with Listener(late, {"echo": lambda request: Reply(request.fields)}):
                 assert [call.result(10).fields["n"] for call in calls] == [0, 1, 2, 3]
 
 

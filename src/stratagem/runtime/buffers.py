@@ -1,0 +1,37 @@
+"""Host memory for values that arrive again and again: aligned as XLA wants it, and used again when free.
+
+New memory has to be mapped page by page, which for large arrays costs as much as filling it.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from stratagem.runtime.wire import empty_aligned
+
+_ONLY_OURS = 3
+"""References to a buffer that nobody else holds: the list's, the loop's and the count's own."""
+_MOST_KEPT = 2
+
+
+class Buffers:
+    """The buffers behind one variable's past values: one is in use, another takes the next value.
+
+    JAX reads an aligned NumPy array in place and holds a reference to it for as long as it does, so a buffer
+    without other references is free.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[np.ndarray[Any, np.dtype[Any]]] = []
+
+    def copy(self, value: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+        """The value in memory of our own; it is not to be written to by others."""
+        for buffer in self._kept:
+            if buffer.shape == value.shape and buffer.dtype == value.dtype and sys.getrefcount(buffer) <= _ONLY_OURS:
+                np.copyto(buffer, value)
+                return buffer
+        buffer = empty_aligned(value.dtype, value.shape, value.nbytes)
+        np.copyto(buffer, value)
+        self._kept = [*self._kept[-_MOST_KEPT + 1 :], buffer]
+        return buffer
