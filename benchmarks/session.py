@@ -65,7 +65,11 @@ def main() -> None:
         print(json.dumps(rows, indent=2))
         return
     for row in rows:
-        print("  ".join(f"{key} {value:.2f}" if isinstance(value, float) else f"{value}" for key, value in row.items()))
+        print(
+            "  ".join(
+                f"{key} {value:.2f}" if isinstance(value, float) else f"{value}" for key, value in row.items()
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,11 @@ class Buffers:
     def copy(self, value: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
         """The value in memory of our own; it is not to be written to by others."""
         for buffer in self._kept:
-            if buffer.shape == value.shape and buffer.dtype == value.dtype and sys.getrefcount(buffer) <= _ONLY_OURS:
+            if (
+                buffer.shape == value.shape
+                and buffer.dtype == value.dtype
+                and sys.getrefcount(buffer) <= _ONLY_OURS
+            ):
                 np.copyto(buffer, value)
                 return buffer
         buffer = empty_aligned(value.dtype, value.shape, value.nbytes)

@@ -85,7 +85,7 @@ class Executor:
         found = self._local_device(fields["device"])
         name = fields["name"]
         self._store.put(
-            name, request.take(0), found.device, self._full_name(found.name), fields["holds_bytes"]
+            name, request.tensors[0], found.device, self._full_name(found.name), fields["holds_bytes"]
         )
         return Reply(self._store[name].describe())
 
@@ -140,7 +140,7 @@ class Executor:
             ]
             for target, result in assigned:
                 if (name := self._name_here(target)) is not None and name in updated:
-                    self._store[name].replace(result)
+                    self._store[name].take(result)
         self._deliver(
             [(target, result) for target, result in assigned if self._name_here(target) not in updated],
             seconds,

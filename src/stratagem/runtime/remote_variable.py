@@ -46,7 +46,9 @@ class RemoteVariable:
     def read(self, into: Array | None = None) -> Array | bytes:
         """The value now, as this client's own array: a new one, or the one given."""
         fields = {"names": [self.name]}
-        response = self._peer.call("variable.read", fields, timeout=self._timeout, into=None if into is None else [into])
+        response = self._peer.call(
+            "variable.read", fields, timeout=self._timeout, into=None if into is None else [into]
+        )
         return from_array(response.tensors[0], self.holds_bytes)
 
     def assign(self, value: Any) -> None:

@@ -88,7 +88,9 @@ class Session:
                 if not is_own:
                     raise
             else:
-                found += [RemoteDevice(str(each["name"]), str(each["description"])) for each in fields["devices"]]
+                found += [
+                    RemoteDevice(str(each["name"]), str(each["description"])) for each in fields["devices"]
+                ]
         return found
 
     def _place(self, device: str | DeviceSpec | None, variable: object | None = None) -> Place:

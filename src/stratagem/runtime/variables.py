@@ -1,14 +1,15 @@
 """The variables of one task: named arrays on its devices, read and replaced whole.
 
-A value is an immutable JAX array: a reader keeps the one it was given, whatever is assigned meanwhile. On
-CPU, arrays go in and out without a copy, and XLA does not reuse the memory of one that is still being read.
+A value is never changed in place while others may see it: a reader keeps the one it was given, whatever is
+assigned meanwhile. On CPU a value that came from outside stays a NumPy array, which programs read without a
+copy; XLA does not reuse the memory of a JAX array that is still being read.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -17,19 +18,26 @@ from stratagem.errors import LimitExceeded, VariableMismatch, VariableNotFound
 from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.wire import Fields
 
+_OVERHEAD = 1024
+"""What a variable costs beside its value: so that even empty ones are bounded in number."""
+Value: TypeAlias = np.ndarray[Any, np.dtype[Any]] | jax.Array
+
 
 @dataclass
 class Variable:
     """A value and where it lives.
 
     Attributes:
+        value: The present value: a JAX array on its device or, on CPU, an array that nobody writes to.
+        place: Its device.
         lock: Held by whoever reads the value in order to replace it.
         device: The device's full name.
         holds_bytes: Whether the value stands for a byte string.
     """
 
     name: str
-    value: jax.Array
+    value: Value
+    place: jax.Device
     device: str
     holds_bytes: bool
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -43,11 +51,21 @@ class Variable:
                 f"{dtype}{list(shape)}: give one of the same shape and dtype, or delete the variable first"
             )
 
-    def replace(self, value: Any) -> None:
-        """Give it a new value, on the device of the old one; the caller holds the lock."""
+    def take(self, value: Value) -> None:
+        """Give it a new value, on the device of the old one; the caller holds the lock.
+
+        A NumPy array is taken over, unless it is not writable: then it is a view of others' memory, and copied.
+        """
         self.check(value.shape, value.dtype)
-        with jax.enable_x64(True):  # else JAX would halve 64-bit values
-            self.value = jax.device_put(value, self.value.sharding)
+        if isinstance(value, np.ndarray) and not value.flags.writeable:
+            value = self.buffers.copy(value)
+        if (isinstance(value, np.ndarray) and self.place.platform == "cpu") or (
+            isinstance(value, jax.Array) and value.devices() == {self.place}
+        ):
+            self.value = value
+        else:
+            with jax.enable_x64(True):  # else JAX would halve 64-bit values
+                self.value = jax.device_put(value, self.place)
 
     def describe(self) -> Fields:
         """What a client needs to know of it."""
@@ -84,22 +102,22 @@ class VariableStore:
         device_name: str,
         holds_bytes: bool = False,
     ) -> None:
-        """Create a variable, or give an existing one of the same kind a new initial value."""
+        """Create a variable, or give an existing one of the same kind a new initial value; see `Variable.take`."""
         with self._lock:
             known = self._variables.get(name)
             if known is not None and not (holds_bytes and known.holds_bytes):  # strings may differ in length
                 known.check(value.shape, value.dtype)
             others = sum(
-                variable.value.nbytes for variable in self._variables.values() if variable is not known
+                _cost(variable.value) for variable in self._variables.values() if variable is not known
             )
-            if others + value.nbytes > self._limit:
+            if others + _cost(value) > self._limit:
                 raise LimitExceeded(
                     f"variable {name!r} of {value.nbytes} bytes: this task holds {others} of at most {self._limit} "
                     "bytes in other variables; delete some, or spread them over more tasks"
                 )
-            with jax.enable_x64(True):
-                array = jax.device_put(value, device)
-            self._variables[name] = Variable(name, array, device_name, holds_bytes)
+            variable = Variable(name, value, device, device_name, holds_bytes)
+            variable.take(value)
+            self._variables[name] = variable
 
     def __getitem__(self, name: str) -> Variable:
         try:
@@ -111,29 +129,26 @@ class VariableStore:
                 f"there is no variable {name!r} here; there is {shown or 'none at all'}"
             ) from None
 
-    def read(self, name: str) -> jax.Array:
+    def read(self, name: str) -> Value:
         """The present value."""
         return self[name].value
 
-    def assign(self, name: str, value: np.ndarray[Any, Any] | jax.Array) -> None:
-        """Replace the value. A NumPy array that is not writable is copied, others are taken over."""
+    def assign(self, name: str, value: Value) -> None:
+        """Replace the value; see `Variable.take`."""
         variable = self[name]
         if variable.holds_bytes:  # a string of another length: to be counted anew
-            (device,) = variable.value.devices()
-            self.put(name, np.array(value), device, variable.device, holds_bytes=True)
+            self.put(name, np.asarray(value), variable.place, variable.device, holds_bytes=True)
             return
         with variable.lock:
-            if isinstance(value, np.ndarray) and not value.flags.writeable:
-                variable.check(value.shape, value.dtype)
-                value = variable.buffers.copy(value)
-            variable.replace(value)
+            variable.take(value)
 
     def add(self, name: str, value: np.ndarray[Any, Any]) -> None:
         """Add to the value; no addition is lost, however many come at the same time."""
         variable = self[name]
         variable.check(value.shape, value.dtype)
         with variable.lock, jax.enable_x64(True):
-            variable.value = _add(variable.value, value)
+            # The caller's array may be shared memory, which is good only until it has its answer.
+            variable.take(jax.block_until_ready(_add(variable.value, value)))
 
     @contextmanager
     def locked(self, names: Iterable[str]) -> Iterator[None]:
@@ -154,4 +169,8 @@ class VariableStore:
         return [variable.describe() for _, variable in sorted(self._variables.items())]
 
 
-_add: Callable[[jax.Array, Any], jax.Array] = jax.jit(lambda old, value: old + value, donate_argnums=0)
+def _cost(value: Value) -> int:
+    return value.nbytes + _OVERHEAD
+
+
+_add: Callable[[Value, Value], jax.Array] = jax.jit(lambda old, value: old + value, donate_argnums=0)
