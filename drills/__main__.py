@@ -2,9 +2,8 @@
 
 import argparse
 import sys
-from random import Random
 
-from drills import launcher
+from drills import launcher, wire
 from drills.table import show
 
 
@@ -16,10 +15,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50, help="rounds of each drill")
     parser.add_argument("--seed", type=int, default=0, help="the same seed breaks the same things")
     options = parser.parse_args()
-    outcomes = []
-    for drill in (launcher.drill,):
-        random = Random(options.seed)
-        outcomes += [drill(random) for _ in range(options.rounds)]
+    outcomes = [outcome for area in (launcher, wire) for outcome in area.drills(options.rounds, options.seed)]
     sys.exit(not show(outcomes))
 
 

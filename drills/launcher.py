@@ -113,3 +113,9 @@ def _measure(name: str, job: Marked, break_it: Callable[[], None]) -> Outcome:
         return Outcome(name, job.gone(LIMIT + SLACK))
     except NotInTime as error:
         return Outcome(name, time.monotonic() - began, str(error))
+
+
+def drills(rounds: int, seed: int) -> list[Outcome]:
+    """So many rounds, as rows of the table."""
+    random = Random(seed)
+    return [drill(random) for _ in range(rounds)]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
@@ -27,6 +28,18 @@ def until(what: str, ask: Callable[[], T], seconds: float = 30.0) -> T:
             raise NotInTime(f"after {seconds:g} s still waiting: {what}")
         time.sleep(0.005)  # processes of strangers have no event to wait for
     return answer
+
+
+def fork() -> int:
+    """`os.fork`, without the warnings of libraries that a child which uses nothing of theirs can ignore."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()
+
+
+def descriptors(pid: int | str = "self") -> int:
+    """How many descriptors a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 class Marked:

@@ -4,10 +4,12 @@
 nothing and does not import JAX.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from stratagem.lazy import lazily
+
 if TYPE_CHECKING:
+    from stratagem import data as data
     from stratagem.cluster import ClusterConfig as ClusterConfig
     from stratagem.cluster import ClusterSpec as ClusterSpec
     from stratagem.cluster import resolve_cluster as resolve_cluster
@@ -50,7 +52,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # The same list as above, for the interpreter: a test holds the two together.
-_HOME = {
+_HOMES = {
+    "data": "stratagem.data",
     "AuthenticationError": "stratagem.errors",
     "ClusterConfig": "stratagem.cluster",
     "ClusterError": "stratagem.errors",
@@ -91,16 +94,4 @@ _HOME = {
     "resolve_cluster": "stratagem.cluster",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(
-            f"module 'stratagem' has no attribute {name!r}; it has: {', '.join(sorted(_HOME))}"
-        )
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*_HOME, "__version__"])
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -14,7 +14,7 @@ PACKAGE = Path(stratagem.__file__).parent
 
 # Bottom to top; the names on one line are neighbours that must not import each other.
 LAYERS: list[set[str]] = [
-    {"errors", "environment"},
+    {"errors", "environment", "lazy"},
     {"cluster"},
     {"devices"},
     {"runtime"},

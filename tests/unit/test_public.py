@@ -1,31 +1,40 @@
-"""The public list: what type checkers see and what the interpreter loads are the same names."""
+"""Lazy packages: what type checkers see and what the interpreter loads are the same names."""
 
 import ast
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import stratagem
+import stratagem.runtime
+import stratagem.runtime.programs
+
+PACKAGES = [stratagem, stratagem.runtime, stratagem.runtime.programs]
 
 
-def declared() -> dict[str, str]:
-    tree = ast.parse(Path(stratagem.__file__).read_text())
+def declared(package: ModuleType) -> dict[str, str]:
+    tree = ast.parse(Path(str(package.__file__)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     return {
-        alias.asname or alias.name: str(node.module)
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        if node.module == package.__name__
+        else str(node.module)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
 
 
-def test_both_lists_agree() -> None:
-    assert declared() == stratagem._HOME
+@pytest.mark.parametrize("package", PACKAGES)
+def test_both_lists_agree(package: ModuleType) -> None:
+    assert declared(package) == package._HOMES
 
 
-@pytest.mark.parametrize("name", sorted(stratagem._HOME))
-def test_every_name_loads_and_is_documented(name: str) -> None:
-    assert getattr(stratagem, name).__doc__
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_name_loads_and_is_documented(package: ModuleType) -> None:
+    for name in dir(package):
+        assert getattr(package, name).__doc__, name
 
 
 def test_unknown_name_is_answered_with_the_known_ones() -> None:

@@ -2,8 +2,8 @@
 
 No process, clock or signal is touched here; the supervisor carries the instructions out. The rules:
 
-- The job is done when every task but the servers has ended well. Servers then have a few
-  seconds to end by themselves, and are ended if they do not.
+- The job is done when every task but the servers has ended well. Servers that have not ended by themselves
+  are then asked to.
 - A task that fails is restarted while restarts are left: alone, or the whole job as a new generation.
 - Otherwise the first failure ends all.
 """
@@ -26,8 +26,8 @@ from stratagem.launch.task import (
 
 STOP_SECONDS = 1.2
 """From the polite signal to SIGKILL, so that all is over within two seconds."""
-SERVER_SECONDS = 2.0
-"""How long servers may go on when all others are done."""
+SERVER_SECONDS = 10.0
+"""How long servers may take to end when all others are done: they may have something to save."""
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 """Seconds before the first restart; doubled for each further one, up to the longest."""
 
@@ -124,8 +124,6 @@ class Policy:
     _done: set[TaskName] = field(default_factory=set)
     _start_at: dict[TaskName, float] = field(default_factory=dict)
     _kill_at: dict[TaskName, float] = field(default_factory=dict)  # told to stop; inf once killed
-    _end_servers_at: float = math.inf  # once all others are done
-    _servers_were_told: bool = False
     _exit_code: int | None = None  # set when all is being stopped for good
 
     def __post_init__(self) -> None:
@@ -158,7 +156,7 @@ class Policy:
             self._done.add(task)
             return []
         failed = f"{task} failed with {describe_exit(code)}"
-        if self._restarts >= self.max_restarts or self._only_servers_left():
+        if self._restarts >= self.max_restarts:
             spent = f" and {self._restarts} restarts are used up" if self._restarts else ""
             return [Say(f"{failed}{spent}: ending all"), *self._stop_for_good(EXIT_FAILED, now)]
         delay = min(FIRST_DELAY * 2**self._restarts, LONGEST_DELAY)
@@ -206,7 +204,9 @@ class Policy:
             instructions.append(Kill(task))
             self._kill_at[task] = math.inf
         if self._only_servers_left():
-            instructions += self._settle_servers(now)
+            self._start_at.clear()
+            idle = self._running.difference(self._kill_at)
+            instructions += self._stop(idle, signal.SIGTERM, now + SERVER_SECONDS)
         held = bool(
             self._running.intersection(self._start_at)
         )  # a new generation waits for the end of the old
@@ -219,21 +219,6 @@ class Policy:
         if not self._running and not self._start_at:
             instructions.append(Finish(self._exit_code or 0))
         starts = [] if held else self._start_at.values()
-        soonest = min([*self._kill_at.values(), *starts, self._end_servers_at], default=math.inf)
+        soonest = min([*self._kill_at.values(), *starts], default=math.inf)
         self.wake_at = None if soonest == math.inf else soonest
         return instructions
-
-    def _settle_servers(self, now: float) -> list[Instruction]:
-        self._start_at.clear()
-        if self._servers_were_told:
-            return []
-        if self._end_servers_at == math.inf:
-            self._end_servers_at = now + SERVER_SECONDS
-        if now < self._end_servers_at:
-            return []
-        self._end_servers_at, self._servers_were_told = math.inf, True
-        names = ", ".join(str(task) for task in self.tasks if task in self._running)
-        return [
-            Say(f"all others are done, {names} did not end within {SERVER_SECONDS:g} s: ending it"),
-            *self._stop(self._running, signal.SIGTERM, now + STOP_SECONDS),
-        ]

@@ -9,11 +9,10 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from drills.launcher import OWN_TERMINAL, SCRIPT, drill
+from drills.launcher import OWN_TERMINAL, SCRIPT, drills
 from drills.processes import Marked, launcher, until
 
 PRELUDE = """
@@ -48,7 +47,6 @@ def test_every_task_gets_its_own_config_and_arguments(script) -> None:  # type: 
         if "{" in line
     }
     assert sorted(said) == ["evaluator:0", "worker:0", "worker:1"]
-    assert re.search(r"^\[ps:0\] +/job:ps/task:0 serves at sg://127.0.0.1:\d+$", out, re.MULTILINE)
     for name, words in said.items():
         assert "{type}:{index}".format(**words["config"]["task"]) == name
         assert words["arguments"] == ["--lr", "0.1", "--workers=7"]
@@ -124,8 +122,7 @@ def test_servers_that_nobody_says_goodbye_to_do_not_keep_the_job(script) -> None
     with launcher("--ps", "2", "--workers", "1", script('print("done")')) as job:
         code, _, err = job.finish()
         job.gone(GONE)
-    assert code == 0
-    assert "all others are done, ps:0, ps:1 did not end within 2 s" in err
+    assert (code, err) == (0, "")
 
 
 def test_killed_server_is_restarted_alone_and_keeps_its_port(script, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -244,6 +241,8 @@ def test_dead_task_does_not_look_alive(script) -> None:  # type: ignore[no-untyp
         while True:
             try:
                 socket.create_connection((host, int(port)), timeout=5)
+            except ConnectionResetError:
+                continue  # it was just ending
             except ConnectionRefusedError:
                 break
         print("worker:1 came and went")
@@ -348,6 +347,4 @@ def test_wrong_usage(arguments: list[str], message: str) -> None:
 
 
 def test_fifty_random_kills_leave_nothing() -> None:
-    random = Random(20261115)
-    outcomes = [drill(random) for _ in range(50)]
-    assert [outcome for outcome in outcomes if outcome.problem] == []
+    assert [outcome for outcome in drills(rounds=50, seed=1) if outcome.problem] == []

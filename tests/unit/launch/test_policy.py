@@ -56,24 +56,24 @@ def test_first_failure_ends_all_and_kills_what_does_not_listen() -> None:
     assert policy.handle(Exited(PS, -9), 12.0) == [Finish(1)]
 
 
-def test_servers_may_linger_a_little_then_are_ended_and_it_is_no_failure() -> None:
+def test_servers_are_asked_to_end_when_all_others_are_done_and_it_is_no_failure() -> None:
     policy = begun(PS, W0)
-    assert policy.handle(Exited(W0, 0), 1.0) == []
+    assert policy.handle(Exited(W0, 0), 1.0) == [Send(PS, signal.SIGTERM)]
     assert policy.wake_at == 1.0 + rules.SERVER_SECONDS
-    assert acts(policy.handle(Passed(), policy.wake_at)) == [Send(PS, signal.SIGTERM)]
-    assert policy.handle(Exited(PS, -15), 7.0) == [Finish(0)]
+    assert policy.handle(Passed(), policy.wake_at) == [Kill(PS)]
+    assert policy.handle(Exited(PS, -9), 12.0) == [Finish(0)]
 
 
-def test_server_that_ends_by_itself() -> None:
+def test_server_that_has_ended_by_itself() -> None:
     policy = begun(PS, W0)
-    policy.handle(Exited(W0, 0), 1.0)
-    assert policy.handle(Exited(PS, 0), 1.5) == [Finish(0)]
+    assert policy.handle(Exited(PS, 0), 0.9) == []
+    assert policy.handle(Exited(W0, 0), 1.0) == [Finish(0)]
 
 
-def test_server_that_crashes_when_all_others_are_done_is_a_failure_and_not_restarted() -> None:
+def test_server_that_waits_for_its_restart_when_all_others_are_done_is_not_started_again() -> None:
     policy = begun(PS, W0, max_restarts=3, rule="task")
-    policy.handle(Exited(W0, 0), 1.0)
-    assert acts(policy.handle(Exited(PS, 1), 1.5)) == [Finish(1)]
+    assert acts(policy.handle(Exited(PS, 1), 0.9)) == []
+    assert policy.handle(Exited(W0, 0), 1.0) == [Finish(0)]
 
 
 def test_evaluator_is_waited_for() -> None:

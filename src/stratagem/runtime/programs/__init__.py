@@ -5,8 +5,9 @@ which refuses what is not allowed. Names are loaded when first used: the process
 bytes imports this package and must not pay for JAX.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from stratagem.lazy import lazily
 
 if TYPE_CHECKING:
     from stratagem.runtime.programs.cache import CacheStatistics as CacheStatistics
@@ -21,23 +22,19 @@ if TYPE_CHECKING:
     from stratagem.runtime.programs.verification import VerifiedProgram as VerifiedProgram
     from stratagem.runtime.programs.verification import verify as verify
 
-# The same list as above, for the interpreter.
-_HOME = {
-    "CacheStatistics": "cache",
-    "CompiledProgram": "compiled",
-    "Inspector": "inspector",
-    "Program": "export",
-    "ProgramCache": "cache",
-    "ProgramLimits": "limits",
-    "ProgramSummary": "summary",
-    "TensorSpec": "summary",
-    "VerifiedProgram": "verification",
-    "export_program": "export",
-    "verify": "verification",
+# The same list as above, for the interpreter: a test holds the two together.
+_HOMES = {
+    "CacheStatistics": "stratagem.runtime.programs.cache",
+    "CompiledProgram": "stratagem.runtime.programs.compiled",
+    "Inspector": "stratagem.runtime.programs.inspector",
+    "Program": "stratagem.runtime.programs.export",
+    "ProgramCache": "stratagem.runtime.programs.cache",
+    "ProgramLimits": "stratagem.runtime.programs.limits",
+    "ProgramSummary": "stratagem.runtime.programs.summary",
+    "TensorSpec": "stratagem.runtime.programs.summary",
+    "VerifiedProgram": "stratagem.runtime.programs.verification",
+    "export_program": "stratagem.runtime.programs.export",
+    "verify": "stratagem.runtime.programs.verification",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import export
 from jax.sharding import SingleDeviceSharding
 
-from stratagem.errors import ProgramRefused
+from stratagem.errors import ProgramRefused, RemoteCallError
 from stratagem.runtime.programs.container import Container
 from stratagem.runtime.programs.summary import ProgramSummary, TensorSpec
 from stratagem.runtime.programs.verification import VerifiedProgram
@@ -70,6 +70,7 @@ class CompiledProgram:
 
         Raises:
             ProgramRefused: Number, shape or dtype of the arrays is not what the program takes.
+            RemoteCallError: It failed while it ran. Without `wait`, JAX may say so only when a result is read.
         """
         expected = self._expected
         if len(arrays) != len(expected):
@@ -82,16 +83,19 @@ class CompiledProgram:
             arrays = [
                 np.asarray(array) if index in self._narrow else array for index, array in enumerate(arrays)
             ]
-        if self._wide:
-            # Without this, JAX narrows 64-bit NumPy arrays on entry unless the whole process has x64 on.
-            with jax.enable_x64(True):
+        try:
+            if self._wide:
+                # Without this, JAX narrows 64-bit NumPy arrays on entry unless the whole process has x64 on.
+                with jax.enable_x64(True):
+                    results = self._compiled(*arrays)
+            else:
                 results = self._compiled(*arrays)
-        else:
-            results = self._compiled(*arrays)
+            if wait:
+                jax.block_until_ready(results)
+        except jax.errors.JaxRuntimeError as error:
+            raise RemoteCallError(f"the program failed while it ran: {error}") from error
         with self._count_lock:
             self._calls += 1
-        if wait:
-            jax.block_until_ready(results)
         return list(results)
 
     def _refuse(self, arrays: Sequence[Any]) -> None:

@@ -9,7 +9,6 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, cast
 
@@ -21,13 +20,7 @@ from stratagem.runtime.programs.walk import Findings
 
 # A bare module stands in for `stratagem.runtime`, whose own list of names would import JAX: the process then
 # starts in a quarter of the time and takes half of the memory.
-_START = """
-import sys, types
-runtime = sys.modules["stratagem.runtime"] = types.ModuleType("stratagem.runtime")
-runtime.__path__ = [{runtime!r}]
-from stratagem.runtime.programs.inspection import main
-main({seconds!r}, {memory_bytes!r}, {idle_seconds!r})
-"""
+_START = "from stratagem.runtime.programs.inspection import main; main({seconds!r}, {memory_bytes!r}, {idle_seconds!r})"
 
 
 class _Child:
@@ -37,8 +30,8 @@ class _Child:
         # No secret goes along: what reads foreign bytes need not know it.
         environment = {name: value for name, value in current().items() if not name.startswith("STRATAGEM_")}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        self._parent = os.getpid()
         start = _START.format(
-            runtime=str(Path(__file__).parent.parent),
             seconds=seconds,
             memory_bytes=memory_bytes,
             idle_seconds=idle_seconds,
@@ -67,6 +60,8 @@ class _Child:
 
     def end(self) -> None:
         """Ends it now, whatever it is doing."""
+        if os.getpid() != self._parent:
+            return  # a fork of the owner is ending: the process is not its own
         self._process.kill()
         for pipe in (self._input, self._output):
             with suppress(BrokenPipeError):  # what was still to be written is of no use to anyone

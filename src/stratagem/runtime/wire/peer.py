@@ -178,7 +178,7 @@ class Peer:
                 raise ProtocolError(f"an answer that is neither {OK!r} nor {FAILED!r}")
         except RemoteError as error:
             channel.close()
-            raise self._in_context(error, name, deadline) from error
+            raise self._in_context(error, name, deadline) from None
         except BaseException:
             # Interrupted somewhere in between: what the connection would bring next is anybody's guess.
             channel.close()
@@ -223,14 +223,14 @@ class Peer:
                 if deadline.left() > 0:
                     problem = TaskUnreachable("it takes connections but does not answer")
             except RemoteError as error:
-                raise self._in_context(error, name, deadline) from error
+                raise self._in_context(error, name, deadline) from None
             else:
                 self.info = connection.info
                 self.transport = connection.transport
                 self._host_socket = connection.host_socket
                 return connection
             if not wait or deadline.left() <= 0:
-                raise self._unreachable(problem, deadline) from problem
+                raise self._unreachable(problem, deadline) from None
             self._log_waiting(problem, deadline)
             self._closing.wait(min(pause, deadline.left()))
             pause = min(pause * _GROWTH, _LONGEST_PAUSE)

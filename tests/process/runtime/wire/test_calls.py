@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from process.runtime.wire.far_side import FarSide, descriptors, peak_bytes, until
+from drills.far_side import FarSide, peak_bytes
+from drills.processes import descriptors, fork, until
 from stratagem.errors import (
     DeadlineExceeded,
     LimitExceeded,
@@ -358,7 +359,7 @@ def test_ten_thousand_calls_from_32_threads(far: FarSide) -> None:
 
 def test_a_forked_child_makes_connections_of_its_own(peer: Peer) -> None:
     assert peer.call("echo", {"who": "parent"}).fields == {"who": "parent"}
-    child = os.fork()
+    child = fork()
     if child == 0:
         # Nothing of pytest's may run in the child, whatever happens.
         code = 1

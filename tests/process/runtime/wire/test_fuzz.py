@@ -13,7 +13,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from process.runtime.wire.far_side import FarSide, descriptors, resident_bytes, until
+from drills.far_side import FarSide, resident_bytes
+from drills.processes import descriptors, until
 from stratagem.runtime.wire import Limits, Peer
 from stratagem.runtime.wire.addresses import address_at
 from stratagem.runtime.wire.channels import Channel

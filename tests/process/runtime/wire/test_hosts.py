@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drills.far_side import SECRET, FarSide
 from hosts import Host, simulated_hosts
 from process.runtime.wire.certificates import Authority
-from process.runtime.wire.far_side import SECRET, FarSide
 from stratagem.errors import AuthenticationError, DeadlineExceeded, TaskLost, TaskUnreachable
 from stratagem.runtime.wire import TLS, Credentials, Peer
 

@@ -1,6 +1,6 @@
 """What a kill -9 in the middle of a transfer leaves behind: nothing, and a survivor who knows."""
 
-from process.runtime.wire.kills import NOTICED_WITHIN, kill_clients, kill_servers
+from drills.wire import NOTICED_WITHIN, kill_clients, kill_servers
 
 ROUNDS = 10
 

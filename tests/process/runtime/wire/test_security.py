@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drills.far_side import SECRET, FarSide
+from drills.processes import descriptors, fork, until
 from process.runtime.wire.certificates import Authority
-from process.runtime.wire.far_side import SECRET, FarSide, descriptors, until
 from stratagem.errors import AuthenticationError, ProtocolError, RemoteError, TaskLost
 from stratagem.runtime.wire import PROTOCOL, TLS, Credentials, Limits, Listener, Peer, Reply
 from stratagem.runtime.wire.addresses import address_at
@@ -287,7 +288,7 @@ def test_another_user_of_this_host_gets_no_shared_memory_without_a_secret() -> N
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     with Listener("127.0.0.1:0", {"echo": lambda request: Reply(request.fields)}) as listener:
-        child = os.fork()
+        child = fork()
         if child == 0:
             code = 1
             try:

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stratagem.errors import ProgramRefused
+from stratagem.errors import ProgramRefused, RemoteCallError
 from stratagem.runtime.programs import ProgramCache, export_program
+from unit.runtime.programs.crafting import FOUR, artifact, function
 
 SIZE = 100_000
 
@@ -118,11 +119,13 @@ def test_a_program_without_inputs(cache: ProgramCache) -> None:
     np.testing.assert_array_equal(result, np.arange(3))
 
 
-def test_what_xla_cannot_compile_is_refused(cache: ProgramCache) -> None:
-    program = export_program(
-        lambda x: jax.lax.dot(x, x, preferred_element_type=jnp.int4), np.zeros((3, 3), jnp.int4)
-    )
-    try:
-        cache.load(program.artifact)
-    except ProgramRefused as refused:
-        assert "does not compile on" in str(refused)
+def test_a_kernel_that_fails_while_it_runs(cache: ProgramCache) -> None:
+    body = """
+        %0:3 = stablehlo.custom_call @lapack_ssyevd_ffi(%a) {api_version = 4 : i32, backend_config = {uplo = 76 : ui8}}
+            : (tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4xf32>, tensor<i32>)
+        return %0#1 : tensor<4xf32>"""
+    square = np.eye(4, dtype=np.float32)
+    program = cache.load(artifact(function(body, argument="tensor<4x4xf32>"), [square], [FOUR]))
+    with pytest.raises(RemoteCallError, match=r"failed while it ran: .*Wrong number of attributes"):
+        program([square], wait=True)
+    assert program.calls == 0

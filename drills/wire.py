@@ -8,7 +8,6 @@ import random
 import select
 import signal
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from process.runtime.wire.far_side import FarSide, descriptors, until
+from drills.far_side import FarSide
+from drills.processes import descriptors, fork, until
+from drills.table import Outcome
 from stratagem.errors import TaskLost
 from stratagem.runtime.wire import Peer
 
@@ -31,10 +32,7 @@ def shared_memory_files() -> set[str]:
 @contextmanager
 def forked(work: Callable[[], object]) -> Iterator[int]:
     """A child process that works until it is killed."""
-    with warnings.catch_warnings():
-        # Of other threads in this process the child uses nothing.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = fork()
     if child == 0:
         try:
             work()
@@ -124,3 +122,15 @@ def kill_servers(rounds: int, seed: int = 0) -> list[float]:
     assert shared_memory_files() <= names
     until("descriptors are closed", lambda: descriptors() <= before)
     return noticed
+
+
+def drills(rounds: int, seed: int) -> list[Outcome]:
+    """Both drills, as rows of the table."""
+    return [
+        Outcome(name, seconds, None if seconds < NOTICED_WITHIN else f"noticed after {seconds:.1f} s")
+        for name, drill in (
+            ("wire: kill -9 a client", kill_clients),
+            ("wire: kill -9 a server", kill_servers),
+        )
+        for seconds in drill(rounds, seed)
+    ]

@@ -1,6 +1,6 @@
 """A listener in a process of its own, and what can be seen of it from outside; also run as that process.
 
-python far_side.py '{"where": "127.0.0.1:0", "secret": "s"}'
+python drills/far_side.py '{"where": "127.0.0.1:0", "secret": "s"}'
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,20 +21,6 @@ from stratagem import errors
 from stratagem.runtime.wire import TLS, Credentials, Limits, Listener, Peer, Reply, Request
 
 SECRET = "the secret of the tests"
-
-
-def until(what: str, ask: Callable[[], object], seconds: float = 10.0) -> None:
-    """Ask again and again until the answer is true: what other processes do has no event to wait for."""
-    end = time.monotonic() + seconds
-    while not ask():
-        if time.monotonic() > end:
-            raise AssertionError(f"after {seconds:g} s still waiting: {what}")
-        time.sleep(0.005)
-
-
-def descriptors(pid: int | str = "self") -> int:
-    """How many descriptors a process has open."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def resident_bytes(pid: int) -> int:
