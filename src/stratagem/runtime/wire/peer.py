@@ -28,7 +28,8 @@ DEFAULT_TIMEOUT = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.02, 0.5, 1.6
 _LOG_EVERY = 5.0
 _HANDSHAKE_SECONDS = 10.0
-_WATCH_SECONDS, _QUICK_SECONDS = 0.0001, 0.0002
+_WATCH_SECONDS, _QUICK_SECONDS = 0.0004, 0.0008
+"""How long to watch for an answer before going to sleep, and how quick the last one must have been for that."""
 
 
 class Peer:
