@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stratagem.errors import AuthenticationError as AuthenticationError
     from stratagem.errors import ClusterError as ClusterError
     from stratagem.errors import ConfigurationError as ConfigurationError
+    from stratagem.errors import DataError as DataError
     from stratagem.errors import DeadlineExceeded as DeadlineExceeded
     from stratagem.errors import DeviceError as DeviceError
     from stratagem.errors import DeviceNotFoundError as DeviceNotFoundError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from stratagem.errors import RemoteCallError as RemoteCallError
     from stratagem.errors import RemoteError as RemoteError
     from stratagem.errors import StratagemError as StratagemError
+    from stratagem.errors import StrategyError as StrategyError
     from stratagem.errors import TaskLost as TaskLost
     from stratagem.errors import TaskUnreachable as TaskUnreachable
     from stratagem.errors import VariableMismatch as VariableMismatch
@@ -48,29 +50,45 @@ if TYPE_CHECKING:
     from stratagem.runtime import RemoteVariable as RemoteVariable
     from stratagem.runtime import Server as Server
     from stratagem.runtime import Session as Session
+    from stratagem.strategies import CentralStorageStrategy as CentralStorageStrategy
+    from stratagem.strategies import InputContext as InputContext
+    from stratagem.strategies import MirroredStrategy as MirroredStrategy
+    from stratagem.strategies import OneDeviceStrategy as OneDeviceStrategy
+    from stratagem.strategies import PerReplica as PerReplica
+    from stratagem.strategies import Strategy as Strategy
+    from stratagem.strategies import TPUStrategy as TPUStrategy
+    from stratagem.waist import ExponentialMovingAverage as ExponentialMovingAverage
+    from stratagem.waist import TrainState as TrainState
+    from stratagem.waist import average_gradients as average_gradients
 
 __version__ = "0.1.0"
 
 # The same list as above, for the interpreter: a test holds the two together.
 _HOMES = {
-    "data": "stratagem.data",
     "AuthenticationError": "stratagem.errors",
+    "CentralStorageStrategy": "stratagem.strategies",
     "ClusterConfig": "stratagem.cluster",
     "ClusterError": "stratagem.errors",
     "ClusterSpec": "stratagem.cluster",
     "ConfigurationError": "stratagem.errors",
+    "DataError": "stratagem.errors",
     "DeadlineExceeded": "stratagem.errors",
     "DeviceError": "stratagem.errors",
     "DeviceNotFoundError": "stratagem.errors",
     "DeviceSpec": "stratagem.devices",
     "DeviceSpecError": "stratagem.errors",
+    "ExponentialMovingAverage": "stratagem.waist",
     "FixedShards": "stratagem.devices",
     "GreedyLoadBalancing": "stratagem.devices",
+    "InputContext": "stratagem.strategies",
     "LaunchError": "stratagem.errors",
     "LimitExceeded": "stratagem.errors",
     "LocalDevice": "stratagem.devices",
     "MaxSizeShards": "stratagem.devices",
     "MinSizeShards": "stratagem.devices",
+    "MirroredStrategy": "stratagem.strategies",
+    "OneDeviceStrategy": "stratagem.strategies",
+    "PerReplica": "stratagem.strategies",
     "ProgramRefused": "stratagem.errors",
     "ProtocolError": "stratagem.errors",
     "RemoteCallError": "stratagem.errors",
@@ -81,13 +99,19 @@ _HOMES = {
     "Server": "stratagem.runtime",
     "Session": "stratagem.runtime",
     "StratagemError": "stratagem.errors",
+    "Strategy": "stratagem.strategies",
+    "StrategyError": "stratagem.errors",
     "TLS": "stratagem.runtime",
+    "TPUStrategy": "stratagem.strategies",
     "TaskLost": "stratagem.errors",
     "TaskUnreachable": "stratagem.errors",
+    "TrainState": "stratagem.waist",
     "VariableMismatch": "stratagem.errors",
     "VariableNotFound": "stratagem.errors",
+    "average_gradients": "stratagem.waist",
     "byte_size": "stratagem.devices",
     "configure": "stratagem.devices",
+    "data": "stratagem.data",
     "device": "stratagem.devices",
     "list_devices": "stratagem.devices",
     "replica_device_setter": "stratagem.devices",

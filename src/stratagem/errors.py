@@ -17,6 +17,8 @@ StratagemError
 │   ├── VariableNotFound (LookupError)     no variable of that name on the task
 │   ├── VariableMismatch (ValueError)      a value of another shape or dtype than its variable
 │   └── RemoteCallError                    the far side raised something of its own; its traceback is text
+├── StrategyError (ValueError)             a strategy asked for what it cannot do
+├── DataError (ValueError)                 a batch or a file that is not what it should be
 └── LaunchError                            a job that cannot be started as asked
 
 Each message says what was got, what is allowed, and what to do next. Foreign errors (sockets, JAX, the
@@ -98,6 +100,14 @@ class VariableMismatch(RemoteError, ValueError):
 
 class RemoteCallError(RemoteError):
     """The far side raised an error that is not one of ours; `remote_traceback` has its text."""
+
+
+class StrategyError(StratagemError, ValueError):
+    """A strategy was asked for what it cannot do."""
+
+
+class DataError(StratagemError, ValueError):
+    """A batch or a file that is not what it should be."""
 
 
 class LaunchError(StratagemError):

@@ -1,0 +1,222 @@
+"""`Strategy`: what all strategies offer, over an engine (where variables live) and workers (who trains)."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from stratagem.cluster import ClusterSpec
+from stratagem.errors import StrategyError
+from stratagem.strategies.engines import Engine, Step
+from stratagem.strategies.input_context import InputContext
+from stratagem.strategies.inputs import DistributedBatches
+from stratagem.strategies.per_replica import PerReplica
+from stratagem.strategies.workers import Workers
+from stratagem.waist import FunctionTrainable, Metrics, TrainState, new_state
+
+ScopeHook = Callable[["Strategy"], AbstractContextManager[object]]
+scope_hooks: list[ScopeHook] = []
+"""What fronts have registered to be entered with every `strategy.scope()`."""
+
+
+class Strategy:
+    """Trains one model on whatever the engine and the workers are made of.
+
+    Example:
+        >>> strategy = MirroredStrategy()
+        >>> state = strategy.init(params, optax.adam(1e-3))
+        >>> step = strategy.train_step(loss_fn)
+        >>> for batch in strategy.distribute(batches):
+        ...     state, metrics = step(state, batch)
+        >>> strategy.fetch(state).params
+    """
+
+    def __init__(self, engine: Engine, workers: Workers) -> None:
+        self._engine = engine
+        self._workers = workers
+
+    # Who.
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas' gradients make one update."""
+        return len(self._engine.replicas) * self._workers.count
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the one that writes checkpoints, logs and progress."""
+        return self._workers.is_chief
+
+    @property
+    def cluster(self) -> ClusterSpec | None:
+        """The cluster, for a strategy of several processes."""
+        return self._workers.cluster
+
+    @contextmanager
+    def scope(self) -> Iterator[Self]:
+        """The block in which fronts such as Keras make their models under this strategy."""
+        with ExitStack() as stack:
+            for hook in scope_hooks:
+                stack.enter_context(hook(self))
+            yield self
+
+    # Training.
+
+    def init(
+        self,
+        params: Any,
+        optimizer: optax.GradientTransformation,
+        ema_decay: float | None = None,
+        *,
+        seed: int = 0,
+    ) -> TrainState:
+        """The state of an untrained model, laid out as this strategy wants it.
+
+        Args:
+            params: The parameters: any pytree of arrays. They are copied.
+            optimizer: Any optax optimizer.
+            ema_decay: Keep moving averages of the parameters with this decay.
+            seed: What the `rng` of loss functions is drawn from, together with the step.
+        """
+        return self._engine.lay_out(new_state(params, optimizer, ema_decay, seed))
+
+    def train_step(self, loss_fn: Callable[..., Any]) -> Step:
+        """The function that trains a state on a batch.
+
+        Args:
+            loss_fn: `loss_fn(params, batch)`, or with a further argument `rng`; returns the mean loss over the
+                rows of the batch, or that and a dictionary of metrics, each a mean too.
+
+        Returns:
+            `step(state, batch) -> (state, metrics)`. It takes over the memory of the state that it is given: go
+            on with the one that it returns. `metrics["loss"]` is the mean over the global batch.
+        """
+        replicas = self._engine.replicas
+        built: dict[Any, Step] = {}
+
+        def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+            tree = state.recipe.params_tree
+            if tree not in built:
+                built[tree] = self._engine.build(FunctionTrainable(tree, loss_fn))
+            placed = batch if replicas.is_placed(batch) else replicas.place(batch)
+            return replicas.settle(built[tree](state, placed))
+
+        return step
+
+    def fetch(self, state: TrainState) -> TrainState:
+        """A copy on the host: `.params`, `.opt_state`, `.ema` and `.step` as NumPy arrays."""
+        fetched: TrainState = jax.tree.map(np.array, state)
+        return fetched
+
+    # Data.
+
+    def distribute(self, batches: Iterable[Any]) -> DistributedBatches:
+        """Give each worker its share of each global batch, on its devices, one step ahead.
+
+        Args:
+            batches: Global batches on the host: pytrees of arrays with the rows first. Every worker passes the
+                same ones, in the same order.
+        """
+        return DistributedBatches(batches, self._engine.replicas, self._workers, shares=True)
+
+    def distribute_from_function(self, fn: Callable[[InputContext], Iterable[Any]]) -> DistributedBatches:
+        """The same, for batches that each worker makes for itself: nothing is shared out.
+
+        Args:
+            fn: Makes this worker's batches, knowing its place among the workers.
+        """
+        context = InputContext(self._workers.count, self._workers.index, self.num_replicas_in_sync)
+        return DistributedBatches(fn(context), self._engine.replicas, self._workers, shares=False)
+
+    # By hand.
+
+    def run(self, fn: Callable[..., Any], *args: Any) -> PerReplica:
+        """Call a function once for each replica of this process, on its device.
+
+        Args:
+            fn: The function.
+            *args: Arguments; a `PerReplica` or a distributed batch gives each replica its own part.
+        """
+        results = []
+        for number, device in enumerate(self._engine.replicas.devices):
+            part = partial(self._part, number)
+            with jax.default_device(device):
+                results.append(fn(*(jax.tree.map(part, arg, is_leaf=_is_per_replica) for arg in args)))
+        return PerReplica(tuple(results))
+
+    def _part(self, number: int, leaf: Any) -> Any:
+        device = self._engine.replicas.devices[number]
+        if isinstance(leaf, PerReplica):
+            return leaf.values[number]
+        if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1:
+            return next(shard.data for shard in leaf.addressable_shards if shard.device == device)
+        return leaf
+
+    def local_results(self, value: Any) -> tuple[Any, ...]:
+        """The values of this process's replicas."""
+        return value.values if isinstance(value, PerReplica) else (value,)
+
+    def reduce(self, how: Literal["sum", "mean"], value: Any, axis: int | None = None) -> Any:
+        """Reduce values over all replicas of all workers.
+
+        Args:
+            how: `sum` or `mean`.
+            value: What `run` returned, or a value that is the same on every replica.
+            axis: Reduce along this axis too: then a mean is over all elements along it, on all replicas.
+        """
+        if how not in ("sum", "mean"):
+            raise StrategyError(f"reduce takes 'sum' or 'mean', not {how!r}")
+        columns, tree = self._columns(value)
+        return jax.tree.unflatten(tree, [self._reduce(how, column, axis) for column in columns])
+
+    def _reduce(self, how: str, column: list[np.ndarray[Any, Any]], axis: int | None) -> Any:
+        if axis is None:
+            total = sum(np.sum(part, axis=0) for part in self._workers.gather(np.stack(column)))
+            return jnp.asarray(total / self.num_replicas_in_sync if how == "mean" else total)
+        summed = np.sum([part.sum(axis=axis) for part in column], axis=0)
+        count = np.asarray(sum(part.shape[axis] for part in column))
+        total = sum(self._workers.gather(summed))
+        counted = sum(int(part) for part in self._workers.gather(count))
+        return jnp.asarray(total / counted if how == "mean" else total)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Join the values of all replicas of all workers along an axis, in their order."""
+        columns, tree = self._columns(value)
+        joined = [self._workers.gather(np.concatenate(column, axis=axis)) for column in columns]
+        return jax.tree.unflatten(
+            tree, [jnp.asarray(np.concatenate(list(parts), axis=axis)) for parts in joined]
+        )
+
+    def _columns(self, value: Any) -> tuple[list[list[np.ndarray[Any, Any]]], Any]:
+        """For each leaf, its values on this process's replicas."""
+        values = value.values if isinstance(value, PerReplica) else (value,) * len(self._engine.replicas)
+        flattened = [jax.tree.flatten(each) for each in values]
+        return [
+            [np.asarray(leaf) for leaf in column]
+            for column in zip(*(leaves for leaves, _ in flattened), strict=True)
+        ], flattened[0][1]
+
+    # Life.
+
+    def close(self) -> None:
+        """Say that this process has finished, and let go of the others."""
+        self._workers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+
+def _is_per_replica(value: Any) -> bool:
+    return isinstance(value, PerReplica)

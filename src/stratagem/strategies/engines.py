@@ -1,0 +1,96 @@
+"""How gradients become an update: one compiled step where variables are mirrored, two where they are central.
+
+An engine lays a state over devices and builds the step that trains it. Which one a strategy has is all that
+tells it from the others.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+from stratagem.strategies.replicas import Replicas
+from stratagem.waist import Arrays, Metrics, Trainable, TrainState
+
+Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
+"""Takes a state and a batch that is on the devices; gives the next state and the metrics."""
+
+
+class Engine(Protocol):
+    """Where variables live, and how they are updated.
+
+    Attributes:
+        replicas: The devices that compute.
+    """
+
+    replicas: Replicas
+
+    def lay_out(self, state: TrainState) -> TrainState:
+        """Put a state where it lives."""
+        ...
+
+    def build(self, trainable: Trainable) -> Step:
+        """The step that trains it."""
+        ...
+
+
+def forward_and_back(trainable: Trainable, state: TrainState, batch: Any) -> tuple[Arrays, Arrays, Metrics]:
+    """Gradients, new non-trained state and metrics of one batch; traceable."""
+    (loss, others, metrics), grads = trainable.loss_and_grad(
+        state.flat_params, state.flat_state, batch, state.rng
+    )
+    return grads, others, {"loss": loss, **metrics}
+
+
+class MirroredEngine:
+    """Variables on every device; XLA inserts the all-reduce into one compiled step."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self.replicas = replicas
+
+    def lay_out(self, state: TrainState) -> TrainState:
+        """A copy of everything on every device."""
+        laid_out: TrainState = self.replicas.replicate(state)
+        return laid_out
+
+    def build(self, trainable: Trainable) -> Step:
+        """One step, which takes over the memory of the state it is given."""
+
+        def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+            grads, others, metrics = forward_and_back(trainable, state, batch)
+            return state.updated(grads, others), metrics
+
+        return jax.jit(step, donate_argnums=0, out_shardings=self.replicas.whole)
+
+
+class CentralEngine:
+    """Variables once, on one device (the host's, as a rule); every device computes, one place updates."""
+
+    def __init__(self, replicas: Replicas, home: jax.Device) -> None:
+        self.replicas = replicas
+        self._home = SingleDeviceSharding(home)
+
+    def lay_out(self, state: TrainState) -> TrainState:
+        """Everything on the one device."""
+        laid_out: TrainState = jax.device_put(state, self._home)
+        return laid_out
+
+    def build(self, trainable: Trainable) -> Step:
+        """Send the parameters out, bring the gradients home, update there."""
+        whole = self.replicas.whole
+
+        def compute(state: TrainState, batch: Any) -> tuple[Arrays, Arrays, Metrics]:
+            return forward_and_back(trainable, state, batch)
+
+        computed = jax.jit(compute, out_shardings=whole)
+        updated = jax.jit(TrainState.updated, donate_argnums=0, out_shardings=self._home)
+
+        def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+            # The optimizer's state and the averages stay at home: nothing that computes needs them.
+            sent = TrainState(state.flat_params, [], state.flat_state, None, state.step, state.recipe)
+            grads, others, metrics = computed(jax.device_put(sent, whole), batch)
+            grads, others = jax.device_put((grads, others), self._home)
+            return updated(state, grads, others), metrics
+
+        return step

@@ -1,0 +1,22 @@
+"""`MirroredStrategy`: one process, all its devices, a copy of the variables on each."""
+
+from collections.abc import Sequence
+
+from stratagem.strategies.base import Strategy
+from stratagem.strategies.engines import MirroredEngine
+from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.workers import Alone
+
+
+class MirroredStrategy(Strategy):
+    """Synchronous training on several devices of one machine.
+
+    Each device computes the gradients of its rows; XLA averages them inside the compiled step.
+
+    Args:
+        devices: Names such as `["/gpu:0", "/gpu:1"]`; by default all accelerators, or all CPU devices where
+            there are none.
+    """
+
+    def __init__(self, devices: Sequence[str] | None = None) -> None:
+        super().__init__(MirroredEngine(Replicas.named(devices)), Alone())

@@ -1,0 +1,73 @@
+"""The devices of this process that train together: a mesh, and how values are laid over it."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from stratagem.devices import find_device, guard_collectives, list_devices
+from stratagem.errors import StrategyError
+from stratagem.strategies.rows import count_rows
+
+_AXIS = "replica"
+T = TypeVar("T")
+
+
+class Replicas:
+    """Devices in a row. Batches are split over them by rows, everything else is on each of them.
+
+    Args:
+        devices: The devices, in the order of the replicas.
+    """
+
+    def __init__(self, devices: Sequence[jax.Device]) -> None:
+        if len(set(devices)) != len(devices) or not devices:
+            raise StrategyError(
+                f"replicas need devices, each of them once; got {[str(each) for each in devices]}"
+            )
+        # With too small a pool of threads, steps in flight at the same time would block each other for ever.
+        self._one_at_a_time = not guard_collectives() and len(devices) > 1
+        self.devices = tuple(devices)
+        self.mesh = Mesh(np.array(devices), (_AXIS,))
+        self.split = NamedSharding(self.mesh, PartitionSpec(_AXIS))
+        self.whole = NamedSharding(self.mesh, PartitionSpec())
+
+    @classmethod
+    def named(cls, names: Sequence[str] | None) -> "Replicas":
+        """Those of these names; all accelerators by default, or all CPU devices where there are none."""
+        if names is not None:
+            if isinstance(names, str):
+                raise StrategyError(f"devices is a list of names such as ['/gpu:0', '/gpu:1'], not {names!r}")
+            return cls([find_device(name).device for name in names])
+        found = list_devices()
+        accelerators = [each.device for each in found if each.spec.device_type != "CPU"]
+        return cls(accelerators or [each.device for each in found])
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def place(self, batch: Any) -> Any:
+        """Put a host batch on the devices: split by rows, or whole on each where the rows do not divide."""
+        sharding = self.split if count_rows(batch) % len(self) == 0 else self.whole
+        return jax.tree.map(
+            lambda leaf: jax.device_put(leaf, sharding if np.ndim(leaf) > 0 else self.whole), batch
+        )
+
+    def replicate(self, value: Any) -> Any:
+        """Put a value whole on every device."""
+        return jax.tree.map(lambda leaf: jax.device_put(leaf, self.whole), value)
+
+    def is_placed(self, batch: Any) -> bool:
+        """Whether a batch is on these devices already."""
+        return all(
+            isinstance(leaf, jax.Array) and leaf.sharding.device_set == set(self.devices)
+            for leaf in jax.tree.leaves(batch)
+        )
+
+    def settle(self, value: T) -> T:
+        """What a step returned, waited for if steps must not overlap."""
+        if self._one_at_a_time:
+            jax.block_until_ready(value)
+        return value

@@ -1,0 +1,70 @@
+"""Plain functions as a `Trainable`: any pytree of parameters and a loss function over it."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.tree_util import PyTreeDef
+
+from stratagem.waist.interfaces import Arrays, Metrics
+
+
+class FunctionTrainable:
+    """A loss function of (parameters, batch), which may also ask for `rng`.
+
+    It returns the mean loss over the batch, or that and a dictionary of metrics, each a mean over the batch.
+
+    Args:
+        tree: The structure of the parameters.
+        loss_fn: The loss function.
+    """
+
+    def __init__(self, tree: PyTreeDef, loss_fn: Callable[..., Any]) -> None:
+        self._tree = tree
+        self._loss_fn = loss_fn
+        self._wants_rng = "rng" in _parameters(loss_fn)
+        placeholder = jax.tree.unflatten(tree, range(tree.num_leaves))
+        self.names = [
+            jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(placeholder)
+        ]
+
+    def init(self) -> tuple[Arrays, Arrays]:
+        """Not asked for: the user gives the parameters to `strategy.init`."""
+        return [], []
+
+    def loss_and_grad(
+        self, params: Arrays, state: Arrays, batch: Any, rng: jax.Array
+    ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
+        """See `Trainable`."""
+
+        def loss_of(flat: Arrays) -> tuple[jax.Array, Metrics]:
+            return self._call(flat, batch, rng)
+
+        (loss, metrics), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        return (loss, state, metrics), grads
+
+    def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
+        """See `Trainable`."""
+        loss, metrics = self._call(params, batch, jax.random.key(0))
+        return {"loss": loss, **metrics}
+
+    def predict(self, params: Arrays, state: Arrays, batch: Any) -> Any:
+        """A loss function predicts nothing: `strategy.run` runs whatever does."""
+        return None
+
+    def commit(self, params: Arrays, state: Arrays) -> None:
+        """Nothing to do: the user takes the values with `strategy.fetch`."""
+
+    def _call(self, flat: Arrays, batch: Any, rng: jax.Array) -> tuple[jax.Array, Metrics]:
+        params = jax.tree.unflatten(self._tree, flat)
+        returned = self._loss_fn(params, batch, rng=rng) if self._wants_rng else self._loss_fn(params, batch)
+        loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
+        return loss, dict(metrics)
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some built-in callables tell nothing
+        return set()

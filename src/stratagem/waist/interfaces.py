@@ -1,0 +1,58 @@
+"""The two interfaces of the waist. Everything in them is a flat list of arrays, and traceable by JAX."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import jax
+
+Arrays: TypeAlias = list[Any]
+"""A flat list of arrays, or of what stands for them while JAX traces."""
+Metrics: TypeAlias = dict[str, Any]
+"""Means over the rows of a batch, by name."""
+
+
+class Trainable(Protocol):
+    """A model and its loss, as a strategy sees them."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The parameters' names, in their order."""
+        ...
+
+    def init(self) -> tuple[Arrays, Arrays]:
+        """The initial parameters, and the initial state: whatever is not trained (statistics, seeds)."""
+        ...
+
+    def loss_and_grad(
+        self, params: Arrays, state: Arrays, batch: Any, rng: jax.Array
+    ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
+        """The mean loss over a batch, the new state and the metrics; and the gradients of the loss."""
+        ...
+
+    def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
+        """The metrics over a batch, without training."""
+        ...
+
+    def predict(self, params: Arrays, state: Arrays, batch: Any) -> Any:
+        """What the model makes of a batch, row by row."""
+        ...
+
+    def commit(self, params: Arrays, state: Arrays) -> None:
+        """Take trained values back into the model that the user holds."""
+        ...
+
+
+class Updater(Protocol):
+    """An optimizer, as a strategy sees it."""
+
+    def init(self, params: Arrays) -> Arrays:
+        """The initial state of the optimizer."""
+        ...
+
+    def update(self, params: Arrays, opt_state: Arrays, grads: Arrays) -> tuple[Arrays, Arrays]:
+        """New parameters and new state from the gradients."""
+        ...
+
+    def commit(self, opt_state: Arrays) -> None:
+        """Take the state back into the optimizer that the user holds."""
+        ...

@@ -1,0 +1,42 @@
+"""An optax transformation as an `Updater`."""
+
+from typing import Any
+
+import jax
+import optax
+from jax.tree_util import PyTreeDef
+
+from stratagem.waist.interfaces import Arrays
+
+
+class OptaxUpdater:
+    """Any optax optimizer, over a pytree of parameters of the user's.
+
+    Args:
+        optimizer: The optimizer.
+        tree: The structure of the parameters, which some optimizers look at (masks, labels).
+    """
+
+    def __init__(self, optimizer: optax.GradientTransformation, tree: PyTreeDef) -> None:
+        self._optimizer = optax.with_extra_args_support(optimizer)
+        self._tree = tree
+        self.state_tree = jax.tree.structure(None)
+        """The structure of the optimizer's state, once `init` has made one."""
+
+    def init(self, params: Arrays) -> Arrays:
+        """See `Updater`."""
+        leaves, self.state_tree = jax.tree.flatten(self._optimizer.init(self._whole(params)))
+        return leaves
+
+    def update(self, params: Arrays, opt_state: Arrays, grads: Arrays) -> tuple[Arrays, Arrays]:
+        """See `Updater`."""
+        whole = self._whole(params)
+        state = jax.tree.unflatten(self.state_tree, opt_state)
+        updates, state = self._optimizer.update(self._whole(grads), state, whole)
+        return jax.tree.leaves(optax.apply_updates(whole, updates)), jax.tree.leaves(state)
+
+    def commit(self, opt_state: Arrays) -> None:
+        """Nothing to do: the user takes the state with `strategy.fetch`."""
+
+    def _whole(self, flat: Arrays) -> Any:
+        return jax.tree.unflatten(self._tree, flat)

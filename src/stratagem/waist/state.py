@@ -1,0 +1,103 @@
+"""All that changes while a model is trained, as one value that goes into a step and comes out of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.tree_util import PyTreeDef
+
+from stratagem.waist.ema import ExponentialMovingAverage
+from stratagem.waist.interfaces import Arrays, Updater
+from stratagem.waist.optimizers import OptaxUpdater
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How a state is trained: what stays the same from step to step.
+
+    Attributes:
+        updater: The optimizer.
+        params_tree: The structure of the parameters.
+        opt_state_tree: The structure of the optimizer's state.
+        ema: The moving averages to keep, if any.
+        seed: What random numbers are drawn from, with the step.
+    """
+
+    updater: Updater
+    params_tree: PyTreeDef
+    opt_state_tree: PyTreeDef
+    ema: ExponentialMovingAverage | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Parameters, optimizer, non-trained state, moving averages and the number of updates so far.
+
+    Attributes:
+        flat_params: The parameters as a flat list.
+        flat_opt_state: The optimizer's state as a flat list.
+        flat_state: What is not trained.
+        flat_ema: The moving averages of the parameters; `None` without them.
+        step: How many updates the parameters contain.
+        recipe: How it is trained.
+    """
+
+    flat_params: Arrays
+    flat_opt_state: Arrays
+    flat_state: Arrays
+    flat_ema: Arrays | None
+    step: Any
+    recipe: Recipe
+
+    @property
+    def params(self) -> Any:
+        """The parameters, in the user's structure."""
+        return jax.tree.unflatten(self.recipe.params_tree, self.flat_params)
+
+    @property
+    def opt_state(self) -> Any:
+        """The optimizer's state, in its own structure."""
+        return jax.tree.unflatten(self.recipe.opt_state_tree, self.flat_opt_state)
+
+    @property
+    def ema(self) -> Any:
+        """The moving averages, in the structure of the parameters; `None` without them."""
+        return None if self.flat_ema is None else jax.tree.unflatten(self.recipe.params_tree, self.flat_ema)
+
+    @property
+    def rng(self) -> jax.Array:
+        """The key of this step's random numbers."""
+        return jax.random.fold_in(jax.random.key(self.recipe.seed), self.step)
+
+    def updated(self, grads: Arrays, state: Arrays) -> "TrainState":
+        """The state after an update with these gradients; traceable."""
+        recipe = self.recipe
+        params, opt_state = recipe.updater.update(self.flat_params, self.flat_opt_state, grads)
+        step = self.step + 1
+        averages = self.flat_ema
+        if recipe.ema is not None:
+            averages = recipe.ema.update(averages, params, num_updates=step)
+        return TrainState(params, opt_state, state, averages, step, recipe)
+
+
+jax.tree_util.register_dataclass(
+    TrainState,
+    data_fields=["flat_params", "flat_opt_state", "flat_state", "flat_ema", "step"],
+    meta_fields=["recipe"],
+)
+
+
+def new_state(
+    params: Any, optimizer: optax.GradientTransformation, ema_decay: float | None = None, seed: int = 0
+) -> TrainState:
+    """The state of an untrained pytree of parameters, in arrays of its own."""
+    leaves, tree = jax.tree.flatten(jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params))
+    updater = OptaxUpdater(optimizer, tree)
+    opt_state = updater.init(leaves)
+    ema = None if ema_decay is None else ExponentialMovingAverage(ema_decay)
+    recipe = Recipe(updater, tree, updater.state_tree, ema, seed)
+    averages = None if ema is None else ema.init(leaves)
+    return TrainState(leaves, [jnp.array(leaf) for leaf in opt_state], [], averages, jnp.int32(0), recipe)
