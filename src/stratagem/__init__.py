@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from stratagem.errors import TaskUnreachable as TaskUnreachable
     from stratagem.errors import VariableMismatch as VariableMismatch
     from stratagem.errors import VariableNotFound as VariableNotFound
+    from stratagem.errors import WorkerLost as WorkerLost
     from stratagem.runtime import TLS as TLS
     from stratagem.runtime import RemoteFunction as RemoteFunction
     from stratagem.runtime import RemoteVariable as RemoteVariable
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from stratagem.strategies import CentralStorageStrategy as CentralStorageStrategy
     from stratagem.strategies import InputContext as InputContext
     from stratagem.strategies import MirroredStrategy as MirroredStrategy
+    from stratagem.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from stratagem.strategies import OneDeviceStrategy as OneDeviceStrategy
     from stratagem.strategies import PerReplica as PerReplica
     from stratagem.strategies import Strategy as Strategy
@@ -87,6 +89,7 @@ _HOMES = {
     "MaxSizeShards": "stratagem.devices",
     "MinSizeShards": "stratagem.devices",
     "MirroredStrategy": "stratagem.strategies",
+    "MultiWorkerMirroredStrategy": "stratagem.strategies",
     "OneDeviceStrategy": "stratagem.strategies",
     "PerReplica": "stratagem.strategies",
     "ProgramRefused": "stratagem.errors",
@@ -108,6 +111,7 @@ _HOMES = {
     "TrainState": "stratagem.waist",
     "VariableMismatch": "stratagem.errors",
     "VariableNotFound": "stratagem.errors",
+    "WorkerLost": "stratagem.errors",
     "average_gradients": "stratagem.waist",
     "byte_size": "stratagem.devices",
     "configure": "stratagem.devices",

@@ -9,6 +9,7 @@ StratagemError
 ├── RemoteError                            something went wrong between two tasks; `.task` names the far one
 │   ├── TaskUnreachable (ConnectionError)  no connection to a task within the deadline
 │   ├── TaskLost (ConnectionError)         the connection broke, or the task died, during a call
+│   ├── WorkerLost (ConnectionError)       a worker of a synchronous group died, left or did not answer in time
 │   ├── DeadlineExceeded (TimeoutError)    the task did not answer in time
 │   ├── AuthenticationError                wrong or missing secret, or TLS that does not fit
 │   ├── ProtocolError                      another protocol version, or bytes that are no frame
@@ -68,6 +69,10 @@ class TaskUnreachable(RemoteError, ConnectionError):
 
 class TaskLost(RemoteError, ConnectionError):
     """The connection broke, or the task died, during a call."""
+
+
+class WorkerLost(RemoteError, ConnectionError):
+    """A worker of a synchronous group died, left or did not answer in time; `task` names it."""
 
 
 class DeadlineExceeded(RemoteError, TimeoutError):

@@ -3,12 +3,14 @@
 Importing this imports neither JAX nor NumPy; JAX's backends start when the devices are first looked at.
 """
 
+from stratagem.devices.backend import avoid_oversubscription as avoid_oversubscription
 from stratagem.devices.backend import guard_collectives as guard_collectives
 from stratagem.devices.balance import GreedyLoadBalancing as GreedyLoadBalancing
 from stratagem.devices.balance import PlacementRule as PlacementRule
 from stratagem.devices.balance import RoundRobin as RoundRobin
 from stratagem.devices.balance import assign as assign
 from stratagem.devices.configuration import configure as configure
+from stratagem.devices.gpus import count_gpus as count_gpus
 from stratagem.devices.local import LocalDevice as LocalDevice
 from stratagem.devices.local import find_device as find_device
 from stratagem.devices.local import is_local as is_local

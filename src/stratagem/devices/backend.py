@@ -7,7 +7,13 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stratagem.devices.threads import pool_size, requested_devices, thread_environment, threads_needed
+from stratagem.devices.threads import (
+    one_thread_environment,
+    pool_size,
+    requested_devices,
+    thread_environment,
+    threads_needed,
+)
 from stratagem.environment import current, set_variables
 from stratagem.errors import DeviceNotFoundError
 
@@ -109,3 +115,12 @@ def _configured_cpu_devices(environ: Mapping[str, str]) -> int:
         if configured >= 0:
             return max(1, configured)
     return requested_devices(environ)
+
+
+def avoid_oversubscription() -> None:
+    """Let XLA compute on one thread, since other workers compute on this machine's other cores.
+
+    Without effect where the user has decided otherwise, or has started JAX already.
+    """
+    if not backends_started():
+        set_variables(one_thread_environment(current()))

@@ -89,3 +89,19 @@ def virtual_device_environment(
     """
     count = positive("the number of virtual devices", count, "virtual_device_environment(4, os.environ)")
     return {DEVICE_COUNT: str(count), **thread_environment(count, environ, cores)}
+
+
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+
+
+def one_thread_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What to set beside `environ` so that XLA computes on one thread: for processes that share a machine.
+
+    Example:
+        >>> one_thread_environment({})
+        {'XLA_FLAGS': '--xla_cpu_multi_thread_eigen=false'}
+    """
+    flags = environ.get(_XLA_FLAGS, "")
+    if "xla_cpu_multi_thread_eigen" in flags:
+        return {}
+    return {_XLA_FLAGS: f"{flags} {_ONE_THREAD}".strip()}

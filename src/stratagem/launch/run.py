@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from stratagem import environment
+from stratagem.devices import count_gpus
 from stratagem.errors import LaunchError
-from stratagem.launch.gpus import count_gpus
 from stratagem.launch.output import LogFiles
 from stratagem.launch.plan import JobShape, user_command
 from stratagem.launch.policy import Policy, RestartRule

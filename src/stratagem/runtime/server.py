@@ -40,9 +40,13 @@ class Server:
         secret: What all tasks of the cluster share; by default STRATAGEM_SECRET or STRATAGEM_SECRET_FILE.
         tls: Certificates; by default STRATAGEM_TLS_CA, _CERT and _KEY.
         insecure: Listen on an address that others can reach although there is no secret.
+        announce_devices: Start JAX now and tell callers its platform. Who has to set JAX up by means of the
+            server says `False` and calls `announce_devices` afterwards.
 
     Attributes:
         target: What to give to a `Session`: `sg://host:port`.
+        task: This task's name, such as `/job:worker/task:0`.
+        peers: All tasks of the cluster, to be called by name.
 
     Example:
         >>> with Server.create_local_server() as server, Session(server.target) as session:
@@ -58,6 +62,8 @@ class Server:
         secret: str | bytes | None = None,
         tls: TLS | None = None,
         insecure: bool = False,
+        *,
+        announce_devices: bool = True,
     ) -> None:
         spec = ClusterSpec(cluster)
         job, index = _own_task(spec, job_name, task_index)
@@ -70,18 +76,19 @@ class Server:
         address = Address.parse(spec.task_address(job, index))
         self._listener = Listener(_socket_at(address), credentials=credentials, insecure=insecure)
         self.cluster = _with_port(spec, job, index, self._listener.address.port)
-        self._peers = Peers(self.cluster, credentials, self.task)
-        self._roster = Roster(frozenset(name for name in self._peers.tasks if _works(name)))
-        self._executor = Executor(self.task, self._peers)
+        self.peers = Peers(self.cluster, credentials, self.task)
+        self._roster = Roster(frozenset(name for name in self.peers.tasks if _works(name)))
+        self._executor = Executor(self.task, self.peers)
         self._listener.tell(
             task=self.task,
             incarnation=self.incarnation,
-            platform=jax.default_backend(),
             cluster=_plain(self.cluster),
         )
         for name, handler in {**self._executor.handlers(), **self._handlers()}.items():
             self._listener.register(name, handler)
         self.target = f"sg://{Address(address.host, self._listener.address.port)}"
+        if announce_devices:
+            self.announce_devices()
         self._listener.start()
         self._heartbeat = threading.Thread(target=self._beat, name="stratagem-heartbeat", daemon=True)
         self._heartbeat.start()
@@ -91,6 +98,10 @@ class Server:
     def create_local_server(cls) -> "Server":
         """A server of a cluster of its own, on a free port of this machine."""
         return cls({"local": ["127.0.0.1:0"]})
+
+    def announce_devices(self) -> None:
+        """Tell callers from now on for which platform programs are to be exported. Starts JAX's backends."""
+        self._listener.tell(platform=jax.default_backend())
 
     def register(self, name: str, handler: Handler) -> None:
         """Answer calls of that name with a function: how upper layers add their own."""
@@ -124,7 +135,7 @@ class Server:
     def _close(self) -> None:
         self._stopping.set()
         self._done.set()
-        self._peers.close()
+        self.peers.close()
         self._listener.stop()
         self._executor.close()
         self._heartbeat.join(FAREWELL_SECONDS)
@@ -186,13 +197,13 @@ class Server:
     # What this task tells others.
 
     def _beat(self) -> None:
-        leader = _leader(self._peers.tasks)
+        leader = _leader(self.peers.tasks)
         words = {"task": self.task, "incarnation": self.incarnation}
         while not self._stopping.is_set():
             self._roster.heard(self.task, self.incarnation, time.monotonic())
             if leader != self.task:
                 try:
-                    self._peers[leader].call("heartbeat", words, timeout=HEARTBEAT_SECONDS, wait=False)
+                    self.peers[leader].call("heartbeat", words, timeout=HEARTBEAT_SECONDS, wait=False)
                 except StratagemError as error:
                     _log.debug("no heartbeat to %s: %s", leader, error)
             self._stopping.wait(HEARTBEAT_SECONDS)
@@ -202,9 +213,9 @@ class Server:
         if not _works(self.task) or self._has_finished.is_set():
             return
         self._has_finished.set()
-        for name in self._peers.tasks:
+        for name in self.peers.tasks:
             try:
-                self._peers[name].call("finished", {"task": self.task}, timeout=FAREWELL_SECONDS, wait=False)
+                self.peers[name].call("finished", {"task": self.task}, timeout=FAREWELL_SECONDS, wait=False)
             except StratagemError as error:
                 _log.info("%s could not tell %s that it has finished: %s", self.task, name, error)
 

@@ -35,11 +35,11 @@ class Engine(Protocol):
         ...
 
 
-def forward_and_back(trainable: Trainable, state: TrainState, batch: Any) -> tuple[Arrays, Arrays, Metrics]:
+def forward_and_back(
+    trainable: Trainable, state: TrainState, batch: Any, rng: jax.Array
+) -> tuple[Arrays, Arrays, Metrics]:
     """Gradients, new non-trained state and metrics of one batch; traceable."""
-    (loss, others, metrics), grads = trainable.loss_and_grad(
-        state.flat_params, state.flat_state, batch, state.rng
-    )
+    (loss, others, metrics), grads = trainable.loss_and_grad(state.flat_params, state.flat_state, batch, rng)
     return grads, others, {"loss": loss, **metrics}
 
 
@@ -58,7 +58,7 @@ class MirroredEngine:
         """One step, which takes over the memory of the state it is given."""
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-            grads, others, metrics = forward_and_back(trainable, state, batch)
+            grads, others, metrics = forward_and_back(trainable, state, batch, state.rng)
             return state.updated(grads, others), metrics
 
         return jax.jit(step, donate_argnums=0, out_shardings=self.replicas.whole)
@@ -81,7 +81,7 @@ class CentralEngine:
         whole = self.replicas.whole
 
         def compute(state: TrainState, batch: Any) -> tuple[Arrays, Arrays, Metrics]:
-            return forward_and_back(trainable, state, batch)
+            return forward_and_back(trainable, state, batch, state.rng)
 
         computed = jax.jit(compute, out_shardings=whole)
         updated = jax.jit(TrainState.updated, donate_argnums=0, out_shardings=self._home)

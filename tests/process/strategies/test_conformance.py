@@ -34,6 +34,15 @@ CONTENDERS = {
     "Mirrored": Contender("sg.MirroredStrategy()", replicas=2, devices=2),
     "Mirrored, 4 devices": Contender("sg.MirroredStrategy()", replicas=4, devices=4),
     "CentralStorage": Contender("sg.CentralStorageStrategy()", replicas=2, devices=2),
+    "MultiWorkerMirrored, shm": Contender(
+        "sg.MultiWorkerMirroredStrategy(communication='shm')", replicas=2, workers=2
+    ),
+    "MultiWorkerMirrored, ring": Contender(
+        "sg.MultiWorkerMirroredStrategy(communication='ring', timeout=20)", replicas=2, workers=2
+    ),
+    "MultiWorkerMirrored, 2 devices each": Contender(
+        "sg.MultiWorkerMirroredStrategy()", replicas=4, devices=2, workers=2
+    ),
     "TPU": Contender("__import__('strategies_on_cpu').tpu_strategy()", replicas=2, devices=2),
 }
 """Later strategies join by adding a line."""

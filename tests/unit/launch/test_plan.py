@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stratagem.devices import count_gpus
 from stratagem.errors import LaunchError
-from stratagem.launch.gpus import count_gpus
 from stratagem.launch.plan import SERVE, JobShape, Run, tf_config, user_command
 from stratagem.launch.ports import ReservedPort
 from stratagem.launch.task import TaskName

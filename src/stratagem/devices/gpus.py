@@ -1,4 +1,4 @@
-"""How many GPUs this machine has, asked without starting JAX: the launcher itself must take none."""
+"""How many GPUs this machine has, asked without starting JAX: who only asks must take none."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,0 +1,66 @@
+"""JAX without any strategy: the loops that a user would write, with a jitted step that donates its state."""
+
+import itertools
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from benchmarks.strategies.contenders.jax_model import loss_fn
+from benchmarks.strategies.task import Run, Task
+from benchmarks.strategies.work import LEARNING_RATE
+
+
+def one_device(task: Task) -> Run:
+    return _loop(jax.device_put(task.work.layers()), task.work.batches(), jax.device_put)
+
+
+def one_device_unplaced(task: Task) -> Run:
+    """The jitted step takes the NumPy arrays as they are."""
+    return _loop(jax.device_put(task.work.layers()), task.work.batches(), lambda batch: batch)
+
+
+def mesh(task: Task) -> Run:
+    """Batches cut over the devices of this process; XLA sums the gradients."""
+    replicated, cut = _shardings()
+    params = jax.device_put(task.work.layers(), replicated)
+    return _loop(params, task.work.batches(), partial(jax.device_put, device=cut))
+
+
+def two_processes(task: Task) -> Run:
+    """The same over `jax.distributed`, each process with its own rows."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(task.addresses[0], len(task.addresses), task.index)
+    replicated, cut = _shardings()
+    params = jax.device_put(task.work.layers(), replicated)
+    place = partial(jax.make_array_from_process_local_data, cut)
+    return _loop(params, task.work.share(task.index), lambda batch: jax.tree.map(place, batch))
+
+
+def _shardings() -> tuple[NamedSharding, NamedSharding]:
+    devices = Mesh(jax.devices(), ("data",))
+    return NamedSharding(devices, PartitionSpec()), NamedSharding(devices, PartitionSpec("data"))
+
+
+def _loop(params: Any, batches: Iterable[Any], place: Callable[[Any], Any]) -> Run:
+    optimizer = optax.sgd(LEARNING_RATE)
+    opt_state = optimizer.init(params)
+    feed = itertools.cycle(batches)
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, jax.Array]:
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    def run(steps: int) -> float:
+        nonlocal params, opt_state
+        for batch in itertools.islice(feed, steps):
+            params, opt_state, loss = step(params, opt_state, place(batch))
+        jax.block_until_ready(params)
+        return float(loss)
+
+    return run

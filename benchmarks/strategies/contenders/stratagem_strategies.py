@@ -1,0 +1,53 @@
+"""Stratagem's own strategies, used as its documentation says."""
+
+import itertools
+from typing import Any
+
+import jax
+import optax
+
+import stratagem as sg
+from benchmarks.strategies.contenders.jax_model import loss_fn
+from benchmarks.strategies.task import Absent, Run, Task
+from benchmarks.strategies.work import LEARNING_RATE
+
+
+def one_device(task: Task) -> Run:
+    return _loop(_class("OneDeviceStrategy")(), task)
+
+
+def mirrored(task: Task) -> Run:
+    return _loop(_class("MirroredStrategy")(), task)
+
+
+def central_storage(task: Task) -> Run:
+    return _loop(_class("CentralStorageStrategy")(), task)
+
+
+def multi_worker(task: Task) -> Run:
+    """The cluster comes from TF_CONFIG."""
+    return _loop(_class("MultiWorkerMirroredStrategy")(), task)
+
+
+def _class(name: str) -> Any:
+    try:
+        return getattr(sg, name)
+    except AttributeError as error:
+        raise Absent(f"this Stratagem has no {name}") from error
+
+
+def _loop(strategy: Any, task: Task) -> Run:
+    if strategy.num_replicas_in_sync != task.work.replicas:
+        raise ValueError(f"{strategy.num_replicas_in_sync} replicas instead of {task.work.replicas}")
+    state = strategy.init(task.work.layers(), optax.sgd(LEARNING_RATE))
+    step = strategy.train_step(loss_fn)
+    feed = iter(strategy.distribute(itertools.cycle(task.work.batches())))
+
+    def run(steps: int) -> float:
+        nonlocal state
+        for batch in itertools.islice(feed, steps):
+            state, metrics = step(state, batch)
+        jax.block_until_ready(state)
+        return float(metrics["loss"])
+
+    return run

@@ -1,0 +1,126 @@
+"""What was measured, as tables and as data."""
+
+import statistics
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.strategies.measuring import Outcome, Result
+from benchmarks.strategies.races import CORES, Comparison
+
+WIDTH = 120
+"""Columns of a table that goes to a file."""
+
+
+def as_data(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Everything, for `--json`."""
+    return [
+        {
+            "model": outcome.model,
+            "race": outcome.race.name,
+            "cores": CORES,
+            "load before": outcome.load,
+            "contenders": [
+                {
+                    "name": name,
+                    "threads": _threads(result.threads),
+                    "tried": {_threads(threads): rate for threads, rate in result.tried.items()},
+                    "examples per second": _summary(result.rates),
+                    "rounds": result.rates,
+                }
+                for name, result in outcome.results.items()
+            ],
+            "comparisons": [
+                {
+                    "name": comparison.name,
+                    "against": comparison.against,
+                    "ratio": _summary(ratios),
+                    "ratio of best rounds": outcome.ratio_of_best(comparison),
+                    "target": comparison.targets.get(outcome.model),
+                    "aim": comparison.aims.get(outcome.model),
+                }
+                for comparison in outcome.race.comparisons
+                if (ratios := outcome.ratios(comparison))
+            ],
+            "absent": outcome.absent,
+            "failed": outcome.failed,
+        }
+        for outcome in outcomes
+    ]
+
+
+def show(outcome: Outcome) -> None:
+    """Print the tables of one race."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    title = f"{outcome.model}, {outcome.race.name} ({CORES} cores, load before {outcome.load:.1f})"
+    first = outcome.race.contenders[0].name
+    table = Table("contender", "threads", "examples/s", "middle half", f"× {first}", title=title)
+    for name, result in outcome.results.items():
+        against_first = outcome.ratios(Comparison(name, first, {}))
+        table.add_row(
+            name,
+            _trials(result),
+            f"{statistics.median(result.rates):,.0f}",
+            "{:,.0f} – {:,.0f}".format(*_middle_half(result.rates)),
+            f"{statistics.median(against_first):.2f}" if against_first else "",
+        )
+    console.print(table)
+    table = Table("ratio", "median", "middle half", "of best rounds", "target", "")
+    for comparison in outcome.race.comparisons:
+        if ratios := outcome.ratios(comparison):
+            middle = statistics.median(ratios)
+            target = comparison.targets.get(outcome.model)
+            table.add_row(
+                f"{comparison.name} / {comparison.against}",
+                f"{middle:.2f}",
+                "{:.2f} – {:.2f}".format(*_middle_half(ratios)),
+                f"{outcome.ratio_of_best(comparison):.2f}",
+                _goal(comparison, outcome.model),
+                "" if target is None else "reached" if middle >= target else "missed",
+            )
+    if table.row_count:
+        console.print(table)
+    for kind, reasons in (("absent", outcome.absent), ("failed", outcome.failed)):
+        for name, reason in reasons.items():
+            console.print(f"{kind}: {name}: {reason}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _goal(comparison: Comparison, model: str) -> str:
+    goals = [f"≥ {comparison.targets[model]:g}"] if model in comparison.targets else []
+    goals += [f"aim {comparison.aims[model]:g}"] if model in comparison.aims else []
+    return ", ".join(goals)
+
+
+def _summary(values: list[float]) -> dict[str, float]:
+    low, high = _middle_half(values)
+    return {
+        "median": statistics.median(values),
+        "lower quartile": low,
+        "upper quartile": high,
+        "best": max(values),
+    }
+
+
+def _middle_half(values: list[float]) -> tuple[float, float]:
+    """The quartiles: what half of the rounds lie between."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def _threads(threads: int | None) -> str:
+    return "default" if threads is None else str(threads)
+
+
+def _trials(result: Result) -> str:
+    """The number of threads, and what was tried beside it."""
+    others = [
+        f"{_threads(threads)}: {rate:,.0f}"
+        for threads, rate in result.tried.items()
+        if threads != result.threads
+    ]
+    return _threads(result.threads) + (f" ({', '.join(others)})" if others else "")

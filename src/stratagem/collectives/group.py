@@ -1,0 +1,231 @@
+"""A group of worker processes that sum, gather and share host arrays, in step with each other."""
+
+import logging
+import secrets
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from stratagem import environment
+from stratagem.collectives.exchange import Exchange
+from stratagem.collectives.layout import Layout
+from stratagem.collectives.ledger import Ledger
+from stratagem.collectives.members import Members, PeerSource, Registrar
+from stratagem.collectives.options import GroupOptions
+from stratagem.collectives.packing import Packing, pieces_of
+from stratagem.collectives.results import Memory
+from stratagem.collectives.rounds import Round
+from stratagem.collectives.specs import ArraySpec
+from stratagem.collectives.tickets import Operation
+from stratagem.errors import StrategyError
+from stratagem.runtime.wire.arrays import Array
+
+_log = logging.getLogger("stratagem")
+_MOST_PLANS = 64
+_BARRIER = Operation("barrier")
+
+
+class _Plan:
+    """What is kept from one all-reduce to the next of the same arrays."""
+
+    def __init__(self, specs: Sequence[ArraySpec], workers: int, bytes_per_pack: int) -> None:
+        self.layout = Layout.plan(specs, workers, bytes_per_pack)
+        self.packing = Packing(self.layout)
+        self.memory = Memory(self.layout)
+        lines = (*map(str, specs), f"bytes_per_pack={bytes_per_pack}")
+        self.operation = Operation("all_reduce", lines, is_reduction=True)
+
+
+class Group:
+    """The workers of a synchronous strategy, as one of them sees them.
+
+    Making one waits until all workers have made theirs. From then on all must run the same operations in the
+    same order, from one thread. Sums are taken in the order of the workers, so they have the same bits on every
+    worker and in every run. When a worker dies, all others raise `WorkerLost`, which names it; the group is of no
+    use after that.
+
+    Args:
+        server: The runtime's server of this task (or its bare listener), which answers the other workers.
+        peers: For calling them, by task name.
+        tasks: The task names of all workers, in the same order everywhere.
+        index: Which of them this is.
+        options: Sizes and times.
+        name: Tells apart groups of the same tasks: one that comes after another needs another name.
+        generation: How often the job has been restarted; by default what the launcher says.
+
+    Attributes:
+        all_done: Whether in the last `all_reduce` every worker said that it was done.
+
+    Raises:
+        TaskUnreachable: A worker did not come in time.
+        ClusterError: The workers do not agree on who they are.
+
+    Example:
+        >>> group = Group(server, peers, ["/job:worker/task:0", "/job:worker/task:1"], index=0)
+        >>> total, = group.all_reduce([gradient])
+    """
+
+    def __init__(
+        self,
+        server: Registrar,
+        peers: PeerSource,
+        tasks: Sequence[str],
+        index: int,
+        options: GroupOptions | None = None,
+        *,
+        name: str = "workers",
+        generation: int | None = None,
+    ) -> None:
+        self._members = Members(name, tuple(tasks), index, peers, options or GroupOptions())
+        self._plans: dict[tuple[tuple[Any, Any], ...], _Plan] = {}
+        self._one_at_a_time = _OneAtATime()
+        self._exchange: Exchange | None = None
+        self._is_closed = False
+        self.all_done = False
+        if self.count > 1:
+            number = environment.generation() if generation is None else generation
+            ledger = Ledger(self._members.tasks, index, number, secrets.token_hex(8))
+            self._exchange = Exchange(self._members, server, ledger)
+            self._exchange.form()
+            _log.info("%s has met all %d workers of generation %d", tasks[index], self.count, number)
+
+    @property
+    def index(self) -> int:
+        """Which worker this is."""
+        return self._members.index
+
+    @property
+    def count(self) -> int:
+        """How many workers there are."""
+        return self._members.count
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """The workers' task names, in order."""
+        return self._members.tasks
+
+    # --------------------------------------------------------------- operations
+
+    def all_reduce(self, arrays: Sequence[Any], *, empty: bool = False, done: bool = False) -> list[Array]:
+        """Sum each array over all workers.
+
+        Floating point narrower than 32 bits is added up in float32 and rounded once, at the end; integers are
+        exact, and wrap around as NumPy's do.
+
+        A worker whose data end before the others' goes on taking part, with `empty=True, done=True`, until
+        `all_done`: so no row of the others is dropped, and nobody waits in vain.
+
+        Args:
+            arrays: Host arrays, of the same shapes and dtypes on every worker.
+            empty: Add nothing: of `arrays` only shapes and dtypes are looked at, and nothing is sent.
+            done: Tell the others that this worker's data have ended.
+
+        Returns:
+            The sums, read-only, each on a 64-byte boundary, with the shapes and dtypes of `arrays`. They are the
+            caller's for as long as it holds them. With one worker, the arrays themselves.
+
+        Raises:
+            WorkerLost: A worker died, left, or did not answer in time.
+            VariableMismatch: The workers do not have the same arrays.
+            RemoteError: The workers are out of step.
+            StrategyError: Arrays that cannot be summed.
+        """
+        held = arrays if empty else [np.asarray(array) for array in arrays]
+        exchange = self._exchange
+        if exchange is None:
+            self.all_done = done
+            return [np.zeros(array.shape, array.dtype) for array in held] if empty else list(held)
+        plan = self._plan(held)
+        with self._one_at_a_time:
+            filled = None if empty else plan.packing.fill(held)
+            sums = plan.memory.take()
+            for pieces, into in zip(plan.layout.rounds, sums.pieces, strict=True):
+                parts = [[] if filled is None else pieces_of(filled, each) for each in pieces]
+                over = exchange.run(plan.operation, parts, into, is_empty=empty, is_done=done)
+            self.all_done = over.all_done
+            return sums.arrays()
+
+    def all_gather(self, arrays: Sequence[Any]) -> list[list[Array]]:
+        """Every worker's arrays, in the order of the workers; they need not have the same shapes."""
+        own = [np.asarray(array) for array in arrays]
+        if self._exchange is None:
+            return [own]
+        return self._swap(Operation("all_gather"), own)
+
+    def broadcast(self, arrays: Sequence[Any], root: int = 0) -> list[Array]:
+        """One worker's arrays on all; the others' arrays are not looked at."""
+        if not 0 <= root < self.count:
+            raise StrategyError(f"root is {root}; the workers are 0 to {self.count - 1}")
+        own = [np.asarray(array) for array in arrays] if root == self.index else []
+        if self._exchange is None:
+            return own
+        return self._swap(Operation("broadcast", (f"root={root}",)), own)[root]
+
+    def barrier(self) -> None:
+        """Wait until every worker has come here."""
+        if self._exchange is not None:
+            self._swap(_BARRIER, [])
+
+    def _swap(self, operation: Operation, own: list[Array]) -> list[list[Array]]:
+        """Send the same arrays to everyone, and get what the others send."""
+        if self._exchange is None:
+            return [own]
+        with self._one_at_a_time:
+            over: Round = self._exchange.run(operation, [own] * self.count, [[]] * self.count)
+            return [list(part) for part in over.all_parts()]
+
+    # --------------------------------------------------------------------- life
+
+    def close(self, finish: bool = True) -> None:
+        """Leave the group. May be called twice.
+
+        Args:
+            finish: Whether this worker has finished: it then waits until the others have what they need from it.
+                One that has failed says `False`, and the others raise `WorkerLost`.
+        """
+        if self._exchange is None or self._is_closed:
+            return
+        self._is_closed = True
+        if finish:
+            self._exchange.leave()
+        self._exchange.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(finish=error is None)
+
+    # ----------------------------------------------------------------- the rest
+
+    def _plan(self, arrays: Sequence[Any]) -> _Plan:
+        key = tuple([(array.shape, array.dtype) for array in arrays])
+        plan = self._plans.get(key)
+        if plan is None:
+            specs = [ArraySpec(tuple(shape), np.dtype(dtype)) for shape, dtype in key]
+            plan = _Plan(specs, self.count, self._members.options.bytes_per_pack)
+            while len(self._plans) >= _MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[key] = plan
+        return plan
+
+
+class _OneAtATime:
+    """Lets one thread in at a time, and tells a second one that it is wrong here."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise StrategyError(
+                "two threads of this worker run operations of one group; let one thread run all"
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

@@ -1,0 +1,158 @@
+"""Several workers: uneven data, workers that die, and what is said when they do not fit together."""
+
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from drills.processes import Marked, launcher
+
+PRELUDE = """
+import os, signal, sys
+import stratagem as sg
+import jax.numpy as jnp, numpy as np, optax
+
+def loss_fn(params, batch):
+    return jnp.mean((batch - params["w"]) ** 2), {"mean": batch.mean()}
+
+def start(**options):
+    strategy = sg.MultiWorkerMirroredStrategy(**options)
+    index = strategy.cluster and sg.resolve_cluster().task_index
+    return strategy, index, strategy.init({"w": np.float32(0)}, optax.sgd(0.1)), strategy.train_step(loss_fn)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path):  # type: ignore[no-untyped-def]
+    def write(body: str) -> Path:
+        path = tmp_path / "script.py"
+        path.write_text(PRELUDE + textwrap.dedent(body))
+        return path
+
+    return write
+
+
+def run(path: Path, *options: str) -> tuple[int, str, str]:
+    with launcher("--workers", "2", *options, path) as job:
+        result = job.finish(120)
+        job.gone(10)
+    return result
+
+
+def test_workers_whose_data_end_early_lose_no_row_and_keep_nobody_waiting(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("""
+        strategy, index, state, step = start()
+        def own(context):
+            assert (context.num_input_pipelines, context.input_pipeline_id) == (2, index)
+            return [np.full(3 + index, 10.0 * index + number, np.float32) for number in range(2 + 3 * index)]
+        seen = []
+        for batch in strategy.distribute_from_function(own):
+            state, metrics = step(state, batch)
+            seen.append(round(float(metrics["mean"]), 3))
+        print("seen", seen, "w", round(float(strategy.fetch(state).params["w"]), 5))
+        strategy.close()
+    """)
+    code, out, err = run(path)
+    assert code == 0, err
+    both = [
+        (3 * number + 4 * (10 + number)) / 7 for number in range(2)
+    ]  # rows of both, then those of worker 1 alone
+    means = [round(mean, 3) for mean in [*both, 12.0, 13.0, 14.0]]
+    found = re.findall(r"seen (\[.*?\]) w (\S+)", out)
+    assert [json.loads(seen) for seen, _ in found] == [means, means]
+    assert len({w for _, w in found}) == 1
+
+
+def test_a_worker_without_any_data_takes_part(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("""
+        strategy, index, state, step = start()
+        for batch in strategy.distribute_from_function(lambda context: [] if index == 0 else [np.ones(4, np.float32)] * 3):
+            state, metrics = step(state, batch)
+        print("w", strategy.fetch(state).params["w"], float(metrics["loss"]))
+        strategy.close()
+    """)
+    code, out, err = run(path)
+    assert code == 0, err
+    lines = re.findall(r"w (\S+ \S+)", out)
+    assert len(lines) == 2
+    assert lines[0] == lines[1]
+
+
+def test_different_batches_are_told(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("""
+        strategy, index, state, step = start()
+        for batch in strategy.distribute([np.full(4, index, np.float32)]):
+            state, metrics = step(state, batch)
+    """)
+    code, _, err = run(path)
+    assert code == 1
+    assert "the first batch of worker 1 is not that of worker 0" in err
+
+
+@pytest.mark.parametrize("communication", ["shm", "ring"])
+def test_a_worker_that_dies_is_named_and_nobody_hangs(script, communication: str) -> None:  # type: ignore[no-untyped-def]
+    path = script(f"""
+        strategy, index, state, step = start(communication={communication!r}, timeout=10)
+        try:
+            for number, batch in enumerate(strategy.distribute([np.ones(4, np.float32)] * 1000)):
+                if number == 20 and index == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                state, metrics = step(state, batch)
+                float(metrics["loss"])
+        except sg.WorkerLost as error:
+            print("caught", error)
+            sys.stdout.flush()
+            os._exit(7)  # the launcher is told by worker 1 what was first; this only shows that we got here
+    """)
+    with launcher("--workers", "2", "--restart", "task", "--max-restarts", "1", path) as job:
+        _, out, err = job.finish(120)
+        job.gone(10)
+    assert "caught" in out, err
+    assert re.search("caught .*/job:worker/task:1", out)
+
+
+def test_a_job_that_lost_a_worker_starts_again_as_a_new_generation(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("""
+        strategy, index, state, step = start()
+        generation = int(os.environ["STRATAGEM_GENERATION"])
+        for number, batch in enumerate(strategy.distribute([np.ones(4, np.float32)] * 50)):
+            if number == 20 and index == 1 and generation == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            state, metrics = step(state, batch)
+        print("done in generation", generation, strategy.fetch(state).step)
+        strategy.close()
+    """)
+    code, out, err = run(path, "--max-restarts", "1")
+    assert code == 0, err
+    assert out.count("done in generation 1 50") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("communication='nccl'", "needs GPUs"),
+        ("communication='mpi'", "it is one of auto, ring, nccl, shm"),
+        ("cluster={'worker': ['a:1', 'b:1']}", "neither flags .* nor TF_CONFIG tell which task"),
+        ("bytes_per_pack=-1", "bytes_per_pack is -1"),
+    ],
+)
+def test_what_cannot_be(arguments: str, message: str) -> None:
+    code = f"import stratagem as sg\nsg.MultiWorkerMirroredStrategy({arguments})"
+    with Marked([sys.executable, "-c", code]) as process:
+        status, _, err = process.finish()
+    assert status == 1
+    assert re.search(message, err)
+
+
+def test_alone_it_is_mirrored(script) -> None:  # type: ignore[no-untyped-def]
+    path = script("""
+        strategy = sg.MultiWorkerMirroredStrategy()
+        print("replicas", strategy.num_replicas_in_sync, strategy.is_chief)
+    """)
+    with launcher("--workers", "1", path) as job:
+        code, out, err = job.finish()
+    assert code == 0, err
+    assert "replicas 1 True" in out
