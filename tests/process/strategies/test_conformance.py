@@ -52,7 +52,11 @@ LEAVES = ["w1", "b1", "w2", "b2"]
 
 def results(contender: Contender, directory: Path) -> dict[str, Any]:
     path = directory / "results.npz"
-    environ = {"CONFORMANCE_DEVICES": str(contender.devices), "PYTHONPATH": str(JOB.parents[2])}
+    environ = {
+        "CONFORMANCE_DEVICES": str(contender.devices),
+        "PYTHONPATH": str(JOB.parents[2]),
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiling is most of what this costs
+    }
     done = subprocess.run(
         [*contender.command, contender.expression, str(path)],
         env={**os.environ, **environ},
