@@ -10,6 +10,8 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
+EXAMPLES = ["keras_digits.py", "jax_digits.py", "jax_on_servers.py"]
+
 
 def run(*argv: str, **environ: str) -> str:
     result = subprocess.run(
@@ -26,7 +28,7 @@ def run(*argv: str, **environ: str) -> str:
 
 def test_its_code_is_the_examples_code() -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    examples = [(ROOT / "examples" / name).read_text() for name in ("keras_digits.py", "jax_on_servers.py")]
+    examples = [(ROOT / "examples" / name).read_text() for name in EXAMPLES]
     assert blocks == examples
 
 
@@ -43,7 +45,17 @@ def test_keras_example() -> None:
     assert accuracy > 0.9
 
 
-def test_jax_example() -> None:
+def test_jax_example_is_the_same_alone_and_together() -> None:
+    alone = re.findall(r"loss ([\d.]+)", run("examples/jax_digits.py"))
+    together = re.findall(
+        r"loss ([\d.]+)", run("-m", "stratagem", "run", "--workers", "2", "examples/jax_digits.py")
+    )
+    assert len(alone) == len(together) == 5
+    for one, two in zip(alone, together, strict=True):
+        assert abs(float(one) - float(two)) < 0.001
+
+
+def test_single_client_example() -> None:
     out = run(
         "-m",
         "stratagem",

@@ -1,23 +1,19 @@
 """The demo's training script: one file, run on one device and, unchanged, by every worker of a cluster."""
 
 import time
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from numpy.typing import NDArray
 
-from stratagem.cluster import resolve_cluster
-from stratagem.data.digits import Digits, load_digits
+import stratagem as sg
 
 STEPS, GLOBAL_BATCH, REPORT_EVERY = 600, 120, 200
 
 Params = dict[str, jax.Array]
-Batch = tuple[jax.Array, jax.Array]
-
-optimizer = optax.adam(1e-3)
+Batch = tuple[np.ndarray, np.ndarray]
 
 
 def init(key: jax.Array) -> Params:
@@ -31,65 +27,46 @@ def init(key: jax.Array) -> Params:
     }
 
 
-def logits(params: Params, images: jax.Array) -> jax.Array:
+def logits(params: Params, images: jax.Array | np.ndarray) -> jax.Array:
     """The scores of the ten digits."""
     hidden = jax.nn.relu(images @ params["w1"] + params["b1"])
     return hidden @ params["w2"] + params["b2"]
 
 
 def loss_fn(params: Params, batch: Batch) -> jax.Array:
-    """Mean cross-entropy over the batch, which is spread over all devices of all workers."""
+    """Mean cross-entropy over the rows it is given."""
     images, labels = batch
-    loss: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits(params, images), labels).mean()
-    return loss
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits(params, images), labels))
 
 
-@jax.jit
-def train_step(
-    params: Params, opt_state: optax.OptState, batch: Batch
-) -> tuple[Params, optax.OptState, jax.Array]:
-    """One synchronous update: XLA sums the gradients of all workers."""
-    loss, gradients = jax.value_and_grad(loss_fn)(params, batch)
-    updates, opt_state = optimizer.update(gradients, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, loss
-
-
-def spread(digits: Digits, rows: NDArray[np.int64], sharding: NamedSharding) -> Batch:
-    """Put this process's share of the rows on its devices; together the shares are the batch."""
-    share = np.array_split(rows, jax.process_count())[jax.process_index()]
-    return (
-        jax.make_array_from_process_local_data(sharding, digits.train_images[share]),
-        jax.make_array_from_process_local_data(sharding, digits.train_labels[share]),
-    )
+def batches(digits: sg.data.Digits) -> Iterator[Batch]:
+    """Global batches: the same on every worker, since all draw from one seed."""
+    random = np.random.default_rng(0)
+    for _ in range(STEPS):
+        rows = random.integers(len(digits.train_labels), size=GLOBAL_BATCH)
+        yield digits.train_images[rows], digits.train_labels[rows]
 
 
 def main() -> None:
     """Train, and let the chief tell how it goes."""
-    config = resolve_cluster()
-    if config is not None and config.cluster.num_tasks("worker") > 1:
-        addresses = config.cluster.job_tasks("worker")
-        jax.distributed.initialize(addresses[0], len(addresses), config.task_index)
-    is_chief = config is None or config.is_chief
-    mesh = Mesh(np.array(jax.devices()), ("data",))
-    digits = load_digits()
-
-    params = jax.device_put(init(jax.random.key(0)), NamedSharding(mesh, PartitionSpec()))
-    opt_state = optimizer.init(params)
-    random = np.random.default_rng(0)  # the same on every worker, so all agree on every batch
-    for step in range(1, STEPS + 1):
-        rows = random.integers(len(digits.train_labels), size=GLOBAL_BATCH)
-        batch = spread(digits, rows, NamedSharding(mesh, PartitionSpec("data")))
-        params, opt_state, loss = train_step(params, opt_state, batch)
+    strategy = sg.MultiWorkerMirroredStrategy()
+    digits = sg.data.load_digits()
+    state = strategy.init(init(jax.random.key(0)), optax.adam(1e-3))
+    train_step = strategy.train_step(loss_fn)
+    for step, batch in enumerate(strategy.distribute(batches(digits)), start=1):
+        state, metrics = train_step(state, batch)
         if step == 1:
             began = time.perf_counter()  # what comes before is compilation
-        elif step % REPORT_EVERY == 0 and is_chief:
-            speed = (step - 1) / (time.perf_counter() - began)
-            print(f"step {step}: loss {loss.item():.4f}, {speed:.0f} steps/s")  # noqa: T201
+        elif step % REPORT_EVERY == 0 and strategy.is_chief:
+            loss, speed = float(metrics["loss"]), (step - 1) / (time.perf_counter() - began)
+            print(f"step {step}: loss {loss:.4f}, {speed:.0f} steps/s")  # noqa: T201
 
-    local = jax.tree.map(lambda array: array.addressable_data(0), params)
-    correct = jnp.argmax(logits(local, jnp.asarray(digits.test_images)), axis=1) == digits.test_labels
-    if is_chief:
-        print(f"accuracy on {len(digits.test_labels)} test digits: {100 * correct.mean().item():.1f} %")  # noqa: T201
+    if strategy.is_chief:
+        correct = (
+            logits(strategy.fetch(state).params, digits.test_images).argmax(axis=1) == digits.test_labels
+        )
+        print(f"accuracy on {len(digits.test_labels)} test digits: {100 * correct.mean():.1f} %")  # noqa: T201
+    strategy.close()
 
 
 if __name__ == "__main__":
