@@ -15,6 +15,8 @@ from benchmarks.strategies.work import MODELS, Work
 FIRST_STEPS = 10
 """After so many steps all contenders must have the same loss; later, rounding sets them apart."""
 TRIALS, TRIAL_SECONDS = 3, 0.5
+LEAST_STEPS = 2
+"""In a turn, however slow they are."""
 
 
 @dataclass
@@ -84,7 +86,7 @@ def measure(race: Race, model: str, rounds: int, seconds: float) -> Outcome:
                 runners[contender.name], outcome.results[contender.name] = running, result
                 losses[contender.name] = loss
         steps = {
-            name: max(1, round(seconds * result.tried[result.threads] / work.rows))
+            name: max(LEAST_STEPS, round(seconds * result.tried[result.threads] / work.rows))
             for name, result in outcome.results.items()
         }
         for number in range(rounds):
@@ -114,7 +116,7 @@ def _at_its_best(
         losses = {threads: running.go(FIRST_STEPS)[1] for threads, running in candidates.items()}
         rates: dict[int | None, list[float]] = {threads: [] for threads in candidates}
         steps = {
-            threads: max(1, round(TRIAL_SECONDS * _rate(running, 5, work) / work.rows))
+            threads: max(1, round(TRIAL_SECONDS * _rate(running, LEAST_STEPS, work) / work.rows))
             for threads, running in candidates.items()
         }
         for _ in range(TRIALS):

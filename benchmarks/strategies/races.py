@@ -3,7 +3,8 @@
 import os
 from dataclasses import dataclass, field
 
-SMALL, LARGE = "784-500-10", "784-4096-4096-10"
+from benchmarks.strategies.work import LARGE, SMALL
+
 CORES = len(os.sched_getaffinity(0))
 FREE: tuple[int | None, ...] = (None,)
 """As many threads as the framework takes by itself."""

@@ -23,7 +23,7 @@ from stratagem import environment
 from stratagem.devices import virtual_device_environment
 from stratagem.launch.ports import ReservedPort
 
-PATIENCE = 180.0
+PATIENCE = 90.0
 """Seconds to wait for any answer: the slowest is the first, which has to compile."""
 LAST_LINES = 15
 SETTINGS_LEFT_OUT = (
@@ -129,11 +129,16 @@ class Running:
                 for key, _ in ready:
                     received = os.read(key.fd, 4096)
                     if not received:
-                        raise Failed(f"process {key.data} ended\n{self._said(key.data)}")
+                        raise Failed(self._end_of(key.data))
                     lines[key.data] += received
                     if received.endswith(b"\n"):
                         selector.unregister(key.fileobj)
         return [line.decode().strip() for line in lines.values()]
+
+    def _end_of(self, index: int) -> str:
+        """How a process ended that has closed its output."""
+        code = self._children[index].wait(PATIENCE)
+        return f"process {index} ended with {code}\n{self._said(index)}"
 
     def _said(self, *indices: int) -> str:
         """The last lines that these processes wrote."""

@@ -17,7 +17,8 @@ Pictures = NDArray[np.float32]
 Labels = NDArray[np.int32]
 Layer = tuple[NDArray[np.float32], NDArray[np.float32]]
 
-MODELS = {"784-500-10": (784, 500, 10), "784-4096-4096-10": (784, 4096, 4096, 10)}
+SMALL, LARGE = "784-500-10", "784-4096-4096-10"
+MODELS = {SMALL: (784, 500, 10), LARGE: (784, 4096, 4096, 10)}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Carries out rounds between the workers of a group: calls the others, answers them, notices who is missing.
 
-Every worker sends its parts to all others at the same time. A part waits at the far side until that worker has
-begun the same round, and there is a sign of life every second; so a call that stays unanswered is a worker lost.
+In each round every worker sends a part to the owners, who answer with the outcome. A part waits at an owner until
+all have come, with a sign of life every second; so a call that stays unanswered is a worker lost.
 """
 
 import logging
@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NoReturn
 
+import numpy as np
+
 from stratagem.collectives.callers import Callers
 from stratagem.collectives.failures import Failure, lost
 from stratagem.collectives.ledger import Ledger
 from stratagem.collectives.meeting import Introduction, meet
 from stratagem.collectives.members import Members, Registrar
-from stratagem.collectives.rounds import Round
+from stratagem.collectives.rounds import Part, Round
 from stratagem.collectives.sums import sum_in_order
 from stratagem.collectives.tickets import Operation, Ticket
 from stratagem.errors import ProtocolError, RemoteError, StratagemError
 from stratagem.runtime.wire import Fields, Reply, Request
-from stratagem.runtime.wire.arrays import Array
 
 _log = logging.getLogger("stratagem")
 _LOG_EVERY: Final = 5.0
@@ -47,7 +48,7 @@ class Exchange:
         self._changed = threading.Condition(threading.Lock())
         self._told = threading.Event()
         """Set once the others know of a failure: who raises at once and ends would seem to be the culprit."""
-        self._has_finished = False
+        self._has_finished = self._was_raised = False
         self._parted = {worker: threading.Event() for worker in members.others}
         self._callers = Callers(members.others, f"stratagem-{members.name}")
         handlers = {
@@ -101,8 +102,9 @@ class Exchange:
     def run(
         self,
         operation: Operation,
-        parts: Sequence[Sequence[Array]],
-        into: Sequence[Sequence[Array]],
+        owners: Sequence[int],
+        parts: Sequence[Part],
+        into: Sequence[Part] | None = None,
         *,
         is_empty: bool = False,
         is_done: bool = False,
@@ -111,8 +113,9 @@ class Exchange:
 
         Args:
             operation: What all workers do in it.
-            parts: For each worker, what it is sent; this worker's own is kept here.
-            into: For each worker, where its answer goes; at this worker's own place, what is summed here.
+            owners: Those who put the parts together.
+            parts: For each worker, what it is sent if it is an owner; this worker's own is kept here.
+            into: For each owner, where its sums go.
             is_empty: Send nothing, and do not look at `parts`.
             is_done: Tell the others that this worker's data have ended.
 
@@ -120,37 +123,34 @@ class Exchange:
             WorkerLost: A worker died, left, or did not answer in time.
             RemoteError: The workers do not do the same thing.
         """
-        members = self._members
+        index = self._members.index
+        if self._has_ended():
+            self._raise()
         with self._changed:
-            self._check()
+            out = () if into is None else into[index]
             begun = self._ledger.begin(
-                operation, parts[members.index], into[members.index], is_empty, is_done
+                operation, parts[index], out, owners, is_empty=is_empty, is_done=is_done
             )
             self._changed.notify_all()
         if isinstance(begun, Failure):
             self._fail(begun)
             self._raise()
-        current = begun
-        fields = current.ticket.to_fields()
-        first, *rest = members.others
+        others = [owner for owner in owners if owner != index]
+        fields = begun.ticket.to_fields()
         try:
-            for worker in rest:
-                job = partial(
-                    self._send, current, worker, fields, () if is_empty else parts[worker], into[worker]
-                )
-                self._callers.submit(worker, job)
-            self._send(current, first, fields, () if is_empty else parts[first], into[first])
-            self._wait_until_over(current)
+            for position, owner in enumerate(others):
+                part = () if is_empty else parts[owner]
+                target = None if into is None else into[owner]
+                if position == len(others) - 1:
+                    self._send(begun, owner, fields, part, target)
+                else:
+                    self._callers.submit(owner, partial(self._send, begun, owner, fields, part, target))
+            self._wait_until_over(begun)
         except BaseException as error:
-            self._fail(
-                lost(
-                    members.tasks,
-                    members.index,
-                    f"it was interrupted in {current.ticket.place} by {type(error).__name__}",
-                )
-            )
+            why = f"it was interrupted in {begun.ticket.place} by {type(error).__name__}"
+            self._fail(lost(self._members.tasks, index, why))
             raise
-        return current
+        return begun
 
     def _wait_until_over(self, current: Round) -> None:
         end = time.monotonic() + self._members.options.patience
@@ -169,22 +169,23 @@ class Exchange:
             self._fail(self._impatient(missing[0], current))
         self._raise()
 
-    def _send(
-        self, current: Round, worker: int, fields: Fields, part: Sequence[Array], into: Sequence[Array]
-    ) -> None:
+    def _send(self, current: Round, worker: int, fields: Fields, part: Part, into: Part | None) -> None:
         """Bring a part to a worker, again and again until it is taken; failures become the group's."""
         began = time.monotonic()
         next_log = began + _LOG_EVERY
         while True:
             try:
-                answer = self._members.call(worker, "part", fields, part, into=into).fields
+                response = self._members.call(worker, "part", fields, part, into=into)
             except RemoteError as error:
                 self._fail(lost(self._members.tasks, worker, _first_line(error)))
                 return
+            answer = response.fields
             state = answer.get(STATE)
             if state == TAKEN:
                 with self._changed:
-                    current.answered(worker)
+                    if into is None:
+                        current.combined(response.tensors, answer["sizes"])
+                    current.answered(worker, bool(answer["all_done"]))
                     if current.is_over:
                         self._changed.notify_all()
                 return
@@ -221,64 +222,63 @@ class Exchange:
     def _handle_part(self, request: Request) -> Reply:
         ticket = Ticket.from_fields(request.fields)
         end = time.monotonic() + min(self._members.interval, (request.timeout or 1.0) / 2)
-        is_mine = False
         with self._changed:
             refusal = self._ledger.refusal(ticket)
             if refusal is not None:
                 return _failed(refusal)
-            while (admitted := self._admit(ticket)) is None:
+            while (admitted := self._ledger.failure or self._ledger.admit(ticket)) is None:
                 if not self._changed.wait(end - time.monotonic()):
-                    return Reply({STATE: NOT_YET, "begun": self._ledger.begun})
+                    return self._not_yet(NOT_YET)
+            if isinstance(admitted, Round) and ticket.digest != admitted.ticket.digest:
+                lines = request.fields.get("lines")
+                if not isinstance(lines, list):
+                    return self._not_yet(DESCRIBE)
+                admitted = self._ledger.compare(admitted, ticket, [str(line) for line in lines])
             if isinstance(admitted, Round):
-                current = admitted
-                if ticket.digest != current.ticket.digest:
-                    lines = request.fields.get("lines")
-                    if not isinstance(lines, list):
-                        return Reply({STATE: DESCRIBE, "begun": self._ledger.begun})
-                    admitted = self._ledger.compare(current, ticket, [str(line) for line in lines])
-                elif current.operation.is_reduction:
-                    _check_part(request, ticket, current)
-                    current.put(ticket, request.tensors)
-                    is_mine = current.is_full
-                else:
-                    current.put(ticket, [request.take(index) for index in range(len(request.tensors))])
-                    if current.is_over:
-                        self._changed.notify_all()
+                _check_part(request, ticket, admitted)
+                is_last = admitted.put(ticket, request.tensors)
         if isinstance(admitted, Failure):
             if not self._ledger.is_closed:
                 self._fail(admitted)
             return _failed(admitted)
-        if not current.operation.is_reduction:
-            return Reply({STATE: TAKEN})
-        if is_mine:
-            self._sum(current)
-            return Reply({STATE: TAKEN}, current.out)
-        return self._await_sum(current, ticket, end)
+        if is_last:
+            self._combine(admitted)
+        elif (sign := self._await_outcome(admitted, ticket, end)) is not None:
+            return sign
+        return Reply({STATE: TAKEN, "all_done": admitted.all_done, "sizes": admitted.sizes}, admitted.outcome)
 
-    def _admit(self, ticket: Ticket) -> Round | Failure | None:
-        return self._ledger.failure or self._ledger.admit(ticket)
+    def _not_yet(self, state: str) -> Reply:
+        return Reply({STATE: state, "begun": self._ledger.begun})
 
-    def _sum(self, current: Round) -> None:
-        """Add up all parts of a round; only the thread that brought the last one comes here."""
-        parts = current.parts()
-        for index, out in enumerate(current.out):
-            sum_in_order([part[index] for part in parts], out)
+    def _combine(self, current: Round) -> None:
+        """Put all parts of a round together; only the thread that brought the last one comes here."""
+        parts, sizes = current.parts(), []
+        outcome = current.outcome
+        if current.operation.sums:
+            for index, out in enumerate(outcome):
+                sum_in_order([part[index] for part in parts], out)
+        else:
+            outcome = [np.array(array) for part in parts for array in part]
+            sizes = [len(part) for part in parts]
         with self._changed:
-            current.is_summed = True
+            current.combined(outcome, sizes)
             self._changed.notify_all()
 
-    def _await_sum(self, current: Round, ticket: Ticket, end: float) -> Reply:
-        """Wait for the other parts; the view of the caller's memory must be given back with the answer."""
+    def _await_outcome(self, current: Round, ticket: Ticket, end: float) -> Reply | None:
+        """Wait for the other parts; a sign of life, or of the end, if they do not come.
+
+        The part is a view of the caller's memory, which is given back with the answer.
+        """
         with self._changed:
-            while not current.is_summed:
+            while not current.is_combined:
                 if self._ledger.failure is not None:
                     return _failed(self._ledger.failure)
                 is_late = not self._changed.wait(max(0.0, end - time.monotonic()))
-                if is_late and not current.is_summed:
+                if is_late and not current.is_combined:
                     if current.withdraw(ticket.worker):
-                        return Reply({STATE: NOT_YET, "begun": self._ledger.begun})
-                    end = time.monotonic() + self._members.interval  # it is being summed
-        return Reply({STATE: TAKEN}, current.out)
+                        return self._not_yet(NOT_YET)
+                    end = time.monotonic() + self._members.interval  # they are being put together
+        return None
 
     # ------------------------------------------------------------ who is alive
 
@@ -323,23 +323,15 @@ class Exchange:
 
     # ---------------------------------------------------------------- failures
 
-    def _check(self) -> None:
-        """Raise if there is nothing more to be done in this group; the lock is held."""
-        failure = self._ledger.failure
-        if failure is not None:
-            error = failure.error(self._members.tasks)
-            raise type(error)(f"this group of workers has come to an end: {failure.text}") from error
-        if self._ledger.is_closed:
-            raise RemoteError("this group of workers was closed on this side; make a new one")
-
     def _raise(self) -> NoReturn:
         """Raise the failure, once the others have been told of it."""
         self._told.wait(_TELLING_SECONDS)
         with self._changed:
-            failure = self._ledger.failure
+            failure, is_known = self._ledger.failure, self._was_raised
+            self._was_raised = True
         if failure is not None:
-            raise failure.error(self._members.tasks)
-        raise RemoteError("this group of workers was closed on this side during an operation")
+            raise failure.error(self._members.tasks, "this group of workers has come to an end: " * is_known)
+        raise RemoteError("this group of workers was closed on this side; make a new one")
 
     def _fail(self, failure: Failure, announce: bool = True) -> None:
         """The group cannot go on: the first reason counts, and the others are told."""
@@ -402,10 +394,12 @@ class Exchange:
         if not isinstance(after, int):
             raise ProtocolError(f"a farewell that is none: {request.fields!r:.200}")
         with self._changed:
-            self._ledger.leave(worker, after)
+            failure = self._ledger.leave(worker, after)
             is_over = self._changed.wait_for(
                 lambda: self._ledger.completed >= after or self._has_ended(), self._members.interval
             )
+        if failure is not None:
+            self._fail(failure)
         self._parted[worker].set()
         return Reply({"is_over": is_over})
 
@@ -432,11 +426,12 @@ class Exchange:
 
 def _check_part(request: Request, ticket: Ticket, current: Round) -> None:
     """The digests agree, so a part that does not fit comes from a caller that cannot be trusted to count."""
-    fits = not request.tensors if ticket.is_empty else len(request.tensors) == len(current.out)
-    if not fits or any(
-        tensor.shape != out.shape or tensor.dtype != out.dtype
-        for tensor, out in zip(request.tensors, current.out, strict=False)
-    ):
+    if not current.is_owner:
+        raise ProtocolError(f"a part for {current.ticket.place}, of which this worker is no owner")
+    if not current.operation.sums or (ticket.is_empty and not request.tensors):
+        return
+    wanted = [(out.shape, out.dtype) for out in current.outcome]
+    if [(tensor.shape, tensor.dtype) for tensor in request.tensors] != wanted:
         raise ProtocolError("a part that is not what its ticket says")
 
 

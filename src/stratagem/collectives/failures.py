@@ -45,9 +45,9 @@ class Failure:
         """The same in plain values."""
         return {"kind": self.kind, "worker": self.worker, "text": self.text}
 
-    def error(self, tasks: Sequence[str]) -> RemoteError:
-        """A new exception to raise."""
-        error = _KINDS[self.kind](self.text)
+    def error(self, tasks: Sequence[str], before: str = "") -> RemoteError:
+        """A new exception to raise, with something to say before what happened."""
+        error = _KINDS[self.kind](before + self.text)
         if self.worker is not None and self.worker < len(tasks):
             error.task = tasks[self.worker]
         return error

@@ -4,6 +4,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +18,6 @@ from stratagem.collectives.members import Members, PeerSource, Registrar
 from stratagem.collectives.options import GroupOptions
 from stratagem.collectives.packing import Packing, pieces_of
 from stratagem.collectives.results import Memory
-from stratagem.collectives.rounds import Round
 from stratagem.collectives.specs import ArraySpec
 from stratagem.collectives.tickets import Operation
 from stratagem.errors import StrategyError
@@ -25,7 +25,7 @@ from stratagem.runtime.wire.arrays import Array
 
 _log = logging.getLogger("stratagem")
 _MOST_PLANS = 64
-_BARRIER = Operation("barrier")
+_BARRIER, _GATHER = Operation("barrier"), Operation("all_gather")
 
 
 class _Plan:
@@ -36,7 +36,7 @@ class _Plan:
         self.packing = Packing(self.layout)
         self.memory = Memory(self.layout)
         lines = (*map(str, specs), f"bytes_per_pack={bytes_per_pack}")
-        self.operation = Operation("all_reduce", lines, is_reduction=True)
+        self.operation = Operation("all_reduce", lines, sums=True)
 
 
 class Group:
@@ -142,9 +142,9 @@ class Group:
         with self._one_at_a_time:
             filled = None if empty else plan.packing.fill(held)
             sums = plan.memory.take()
-            for pieces, into in zip(plan.layout.rounds, sums.pieces, strict=True):
+            for pieces, owners, into in zip(plan.layout.rounds, plan.layout.owners, sums.pieces, strict=True):
                 parts = [[] if filled is None else pieces_of(filled, each) for each in pieces]
-                over = exchange.run(plan.operation, parts, into, is_empty=empty, is_done=done)
+                over = exchange.run(plan.operation, owners, parts, into, is_empty=empty, is_done=done)
             self.all_done = over.all_done
             return sums.arrays()
 
@@ -153,7 +153,10 @@ class Group:
         own = [np.asarray(array) for array in arrays]
         if self._exchange is None:
             return [own]
-        return self._swap(Operation("all_gather"), own)
+        with self._one_at_a_time:
+            over = self._exchange.run(_GATHER, [0], [own] * self.count)
+        gathered = iter(over.outcome)
+        return [list(islice(gathered, size)) for size in over.sizes]
 
     def broadcast(self, arrays: Sequence[Any], root: int = 0) -> list[Array]:
         """One worker's arrays on all; the others' arrays are not looked at."""
@@ -162,20 +165,15 @@ class Group:
         own = [np.asarray(array) for array in arrays] if root == self.index else []
         if self._exchange is None:
             return own
-        return self._swap(Operation("broadcast", (f"root={root}",)), own)[root]
+        with self._one_at_a_time:
+            operation = Operation("broadcast", (f"root={root}",))
+            return list(self._exchange.run(operation, [root], [own] * self.count).outcome)
 
     def barrier(self) -> None:
         """Wait until every worker has come here."""
         if self._exchange is not None:
-            self._swap(_BARRIER, [])
-
-    def _swap(self, operation: Operation, own: list[Array]) -> list[list[Array]]:
-        """Send the same arrays to everyone, and get what the others send."""
-        if self._exchange is None:
-            return [own]
-        with self._one_at_a_time:
-            over: Round = self._exchange.run(operation, [own] * self.count, [[]] * self.count)
-            return [list(part) for part in over.all_parts()]
+            with self._one_at_a_time:
+                self._exchange.run(_BARRIER, [0], [()] * self.count)
 
     # --------------------------------------------------------------------- life
 

@@ -15,8 +15,8 @@ from stratagem.collectives.specs import ArraySpec, sum_dtype
 
 DIRECT_FROM: Final = 128 << 10
 """Arrays of so many bytes are sent from where they are; to copy them into a pack first would cost more."""
-STRIDE: Final = 4 << 20
-"""Most bytes that go round at once: what has been received is then summed while the caches still hold it."""
+SHARE: Final = 2 << 20
+"""Bytes that one worker sums at a time: fewer are not worth sharing out, and more would leave the caches."""
 
 
 def packs(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
@@ -78,7 +78,8 @@ class Layout:
     Attributes:
         specs: The arrays.
         regions: What is filled and sent as one, pack by pack.
-        rounds: What goes round at once: for each round, the pieces that each worker sums.
+        rounds: What goes round at once: for each round, the pieces that each worker sums. Those who sum
+            something are the first ones, as many as there are shares; the others have nothing but to send.
         nbytes: Length of the stretch.
     """
 
@@ -89,7 +90,11 @@ class Layout:
 
     @classmethod
     def plan(
-        cls, specs: Sequence[ArraySpec], workers: int, bytes_per_pack: int = 0, stride: int = STRIDE
+        cls,
+        specs: Sequence[ArraySpec],
+        workers: int,
+        bytes_per_pack: int = 0,
+        share: int = SHARE,
     ) -> "Layout":
         """The layout of these arrays, to be summed by so many workers.
 
@@ -106,11 +111,18 @@ class Layout:
             regions += _regions(specs, pack, start)
             end = _aligned(regions[-1].stop) if len(regions) > first else start
             stop = regions[-1].stop if len(regions) > first else start
-            rounds += [
-                tuple(_pieces(regions, first, *chunk) for chunk in cut(*window, workers))
-                for window in strides(start, stop, stride)
-            ]
+            for low, high in strides(start, stop, workers * share):
+                owners = max(1, min(workers, (high - low) // share))
+                owned = [_pieces(regions, first, *chunk) for chunk in cut(low, high, owners)]
+                rounds.append((*owned, *[()] * (workers - owners)))
         return cls(tuple(specs), tuple(regions), tuple(rounds), end)
+
+    @cached_property
+    def owners(self) -> tuple[tuple[int, ...], ...]:
+        """Who sums something in each round; the first worker, if there is nothing to sum."""
+        return tuple(
+            tuple(worker for worker, owned in enumerate(pieces) if owned) or (0,) for pieces in self.rounds
+        )
 
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:

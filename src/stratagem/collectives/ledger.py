@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 
 from stratagem.collectives.failures import Failure, has_left, mismatch, out_of_step
-from stratagem.collectives.rounds import Round
+from stratagem.collectives.rounds import Part, Round
 from stratagem.collectives.tickets import Operation, Ticket
-from stratagem.runtime.wire.arrays import Array
 
 
 class Ledger:
     """One worker's book of its group.
 
-    A worker gets to the end of a round only with a part from every other one. So nobody is ever more than one
-    round ahead of anybody, and there is one round to keep.
+    A round has at least one owner, whom every worker must send a part before anybody gets an answer. So nobody is
+    ever more than one round ahead of anybody, and there is one round to keep.
 
     Args:
         tasks: The workers' names, in order.
@@ -71,7 +70,14 @@ class Ledger:
         )
 
     def begin(
-        self, operation: Operation, own: Sequence[Array], out: Sequence[Array], is_empty: bool, is_done: bool
+        self,
+        operation: Operation,
+        own: Part,
+        out: Part,
+        owners: Sequence[int],
+        *,
+        is_empty: bool = False,
+        is_done: bool = False,
     ) -> Round | Failure:
         """This worker begins its next round, unless somebody has left who would be needed."""
         ticket = self.ticket(operation, self.begun + 1, is_empty, is_done)
@@ -79,7 +85,7 @@ class Ledger:
             worker, after = min(self.left.items())
             return has_left(self._tasks, worker, after, self._index, ticket.place)
         self.begun += 1
-        self._round = Round(operation, ticket, own, out, len(self._tasks))
+        self._round = Round(operation, ticket, own, out, owners, len(self._tasks))
         return self._round
 
     def complete(self) -> None:
@@ -131,6 +137,10 @@ class Ledger:
             self._tasks, self._index, current.operation.lines, ticket.worker, lines, current.ticket.place
         )
 
-    def leave(self, worker: int, after: int) -> None:
-        """A worker will take part in nothing after this round."""
+    def leave(self, worker: int, after: int) -> Failure | None:
+        """A worker will take part in nothing after this round; what is wrong if it is missed already."""
         self.left[worker] = after
+        current = self._round
+        if current is None or current.ticket.sequence <= after:
+            return None
+        return has_left(self._tasks, worker, after, self._index, current.ticket.place)

@@ -18,12 +18,12 @@ class Operation:
     Attributes:
         name: `all_reduce`, `all_gather`, `broadcast` or `barrier`.
         lines: What it is done to, in words: compared only by digest until they are found to differ.
-        is_reduction: Whether its answers carry sums.
+        sums: Whether parts are added up, rather than put side by side.
     """
 
     name: str
     lines: tuple[str, ...] = ()
-    is_reduction: bool = False
+    sums: bool = False
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:

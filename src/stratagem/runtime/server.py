@@ -8,8 +8,8 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from types import TracebackType
 from typing import Self
 
 import jax
@@ -27,6 +27,7 @@ _log = logging.getLogger("stratagem")
 HEARTBEAT_SECONDS = 2.0
 FAREWELL_SECONDS = 1.0
 """How long to try to tell others that this task has finished."""
+_MOST_FAREWELLS = 32
 
 
 class Server:
@@ -143,9 +144,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.stop()
         else:
@@ -213,11 +212,15 @@ class Server:
         if not _works(self.task) or self._has_finished.is_set():
             return
         self._has_finished.set()
-        for name in self.peers.tasks:
+
+        def tell(name: str) -> None:
             try:
                 self.peers[name].call("finished", {"task": self.task}, timeout=FAREWELL_SECONDS, wait=False)
             except StratagemError as error:
                 _log.info("%s could not tell %s that it has finished: %s", self.task, name, error)
+
+        with ThreadPoolExecutor(_MOST_FAREWELLS) as threads:  # all at once: some may be beyond a cut link
+            list(threads.map(tell, self.peers.tasks))
 
 
 def _own_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:

@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from drills.launcher import OWN_TERMINAL, SCRIPT, drills
 from drills.processes import Marked, launcher, until
+from process.conftest import ScriptWriter
 
 PRELUDE = """
 import json, os, signal, socket, subprocess, sys, time
@@ -26,17 +26,7 @@ GONE = 10.0
 """Seconds: the drills measure the promised two; here it only has to happen."""
 
 
-@pytest.fixture
-def script(tmp_path: Path):  # type: ignore[no-untyped-def]
-    def write(body: str) -> Path:
-        path = tmp_path / "script.py"
-        path.write_text(PRELUDE + textwrap.dedent(body))
-        return path
-
-    return write
-
-
-def test_every_task_gets_its_own_config_and_arguments(script) -> None:  # type: ignore[no-untyped-def]
+def test_every_task_gets_its_own_config_and_arguments(script: ScriptWriter) -> None:
     path = script('print(json.dumps({"config": config, "arguments": sys.argv[1:]}))')
     with launcher("--ps", "1", "--workers", "2", "--evaluator", path, "--lr", "0.1", "--workers=7") as job:
         code, out, _ = job.finish()
@@ -55,7 +45,7 @@ def test_every_task_gets_its_own_config_and_arguments(script) -> None:  # type: 
     assert {job: len(addresses) for job, addresses in clusters[0].items()} == {"ps": 1, "worker": 2}
 
 
-def test_stdout_and_stderr_keep_apart_and_lines_whole(script) -> None:  # type: ignore[no-untyped-def]
+def test_stdout_and_stderr_keep_apart_and_lines_whole(script: ScriptWriter) -> None:
     path = script("""
         for number in range(200):
             print(name, "out", number)
@@ -72,7 +62,7 @@ def test_stdout_and_stderr_keep_apart_and_lines_whole(script) -> None:  # type: 
     assert out.count("no end\n") == 3
 
 
-def test_failure_is_shown_with_its_task_and_traceback_and_ends_the_others(script) -> None:  # type: ignore[no-untyped-def]
+def test_failure_is_shown_with_its_task_and_traceback_and_ends_the_others(script: ScriptWriter) -> None:
     path = script("""
         if name == "worker:1":
             raise ValueError("the cause")
@@ -87,7 +77,7 @@ def test_failure_is_shown_with_its_task_and_traceback_and_ends_the_others(script
     assert report.rstrip().endswith("ValueError: the cause")
 
 
-def test_cause_comes_first_even_when_it_exits_last(script, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_cause_comes_first_even_when_it_exits_last(script: ScriptWriter, tmp_path: Path) -> None:
     path = script(f"""
         import traceback
         flag = {str(tmp_path / "flag")!r}
@@ -110,7 +100,7 @@ def test_cause_comes_first_even_when_it_exits_last(script, tmp_path: Path) -> No
     assert "then worker:0 failed, with exit code 1" in err
 
 
-def test_task_killed_by_a_signal_is_named(script) -> None:  # type: ignore[no-untyped-def]
+def test_task_killed_by_a_signal_is_named(script: ScriptWriter) -> None:
     path = script("os.kill(os.getpid(), signal.SIGKILL) if index == 1 else time.sleep(600)")
     with launcher("--workers", "2", path) as job:
         code, _, err = job.finish()
@@ -118,14 +108,14 @@ def test_task_killed_by_a_signal_is_named(script) -> None:  # type: ignore[no-un
     assert "worker:1 failed, with signal SIGKILL" in err
 
 
-def test_servers_that_nobody_says_goodbye_to_do_not_keep_the_job(script) -> None:  # type: ignore[no-untyped-def]
+def test_servers_that_nobody_says_goodbye_to_do_not_keep_the_job(script: ScriptWriter) -> None:
     with launcher("--ps", "2", "--workers", "1", script('print("done")')) as job:
         code, _, err = job.finish()
         job.gone(GONE)
     assert (code, err) == (0, "")
 
 
-def test_killed_server_is_restarted_alone_and_keeps_its_port(script, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_killed_server_is_restarted_alone_and_keeps_its_port(script: ScriptWriter, tmp_path: Path) -> None:
     path = script("""
         import stratagem as sg
         with sg.Session("sg://" + config["cluster"]["ps"][0]) as session:
@@ -145,7 +135,7 @@ def test_killed_server_is_restarted_alone_and_keeps_its_port(script, tmp_path: P
     assert "ps:0 failed with signal SIGKILL" in err
 
 
-def test_single_client_runs_the_script_once(script) -> None:  # type: ignore[no-untyped-def]
+def test_single_client_runs_the_script_once(script: ScriptWriter) -> None:
     path = script("""
         import stratagem as sg
         with sg.Session("sg://" + config["cluster"]["ps"][0]) as session:
@@ -164,7 +154,7 @@ def test_single_client_runs_the_script_once(script) -> None:  # type: ignore[no-
     assert "[chief:0]  42" in out
 
 
-def test_each_run_has_a_secret_of_its_own(script) -> None:  # type: ignore[no-untyped-def]
+def test_each_run_has_a_secret_of_its_own(script: ScriptWriter) -> None:
     path = script('print("secret", os.environ["STRATAGEM_SECRET"])')
     found = set()
     for _ in range(2):
@@ -176,7 +166,7 @@ def test_each_run_has_a_secret_of_its_own(script) -> None:  # type: ignore[no-un
     assert all(len(secret) == 64 for secret in found)
 
 
-def test_restart_of_the_task_alone_with_servers(script) -> None:  # type: ignore[no-untyped-def]
+def test_restart_of_the_task_alone_with_servers(script: ScriptWriter) -> None:
     path = script("""
         print("generation", generation, config["cluster"])
         if job == "worker" and index == 0:
@@ -196,7 +186,7 @@ def test_restart_of_the_task_alone_with_servers(script) -> None:  # type: ignore
     assert "worker:0 failed with exit code 5: restarting it in 0.5 s (restart 1 of 2)" in err
 
 
-def test_restart_of_the_whole_job_without_servers(script) -> None:  # type: ignore[no-untyped-def]
+def test_restart_of_the_whole_job_without_servers(script: ScriptWriter) -> None:
     path = script("""
         print("generation", generation)
         if generation == 0:
@@ -205,15 +195,12 @@ def test_restart_of_the_whole_job_without_servers(script) -> None:  # type: igno
     with launcher("--workers", "2", "--max-restarts", "1", path) as job:
         code, out, _ = job.finish()
     assert code == 0
-    assert sorted(re.findall(r"^\[(.*)\] generation (\d)$", out, re.MULTILINE)) == [
-        ("worker:0", "0"),
-        ("worker:0", "1"),
-        ("worker:1", "0"),
-        ("worker:1", "1"),
-    ]
+    seen = re.findall(r"^\[(.*)\] generation (\d)$", out, re.MULTILINE)
+    assert ("worker:1", "0") in seen
+    assert sorted(name for name, number in seen if number == "1") == ["worker:0", "worker:1"]
 
 
-def test_restarts_run_out(script) -> None:  # type: ignore[no-untyped-def]
+def test_restarts_run_out(script: ScriptWriter) -> None:
     with launcher("--max-restarts", "1", script('raise ValueError(f"again {generation}")')) as job:
         code, _, err = job.finish()
     assert code == 1
@@ -223,7 +210,7 @@ def test_restarts_run_out(script) -> None:  # type: ignore[no-untyped-def]
     assert "again 0" not in report
 
 
-def test_dead_task_does_not_look_alive(script) -> None:  # type: ignore[no-untyped-def]
+def test_dead_task_does_not_look_alive(script: ScriptWriter) -> None:
     path = script("""
         if name == "worker:1":
             listener = socket.socket(fileno=int(os.environ["STRATAGEM_LISTEN_FD"]))
@@ -253,7 +240,7 @@ def test_dead_task_does_not_look_alive(script) -> None:  # type: ignore[no-untyp
     assert "worker:1 came and went" in out
 
 
-def test_log_files(script, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_log_files(script: ScriptWriter, tmp_path: Path) -> None:
     path = script('print("to", name); print("also", name, file=sys.stderr)')
     with launcher("--workers", "2", "--log-dir", tmp_path / "logs", path) as job:
         assert job.finish()[0] == 0
@@ -273,7 +260,7 @@ def test_signals_end_everything(number: signal.Signals, code: int) -> None:
         job.gone(GONE)
 
 
-def test_grace_lets_tasks_save(script, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_grace_lets_tasks_save(script: ScriptWriter, tmp_path: Path) -> None:
     path = script(f"""
         def save(*_):
             time.sleep(3)  # longer than the default grace
@@ -291,7 +278,7 @@ def test_grace_lets_tasks_save(script, tmp_path: Path) -> None:  # type: ignore[
     assert (tmp_path / "saved").exists()
 
 
-def test_ctrl_c_is_heard_though_nobody_reads_the_output(script) -> None:  # type: ignore[no-untyped-def]
+def test_ctrl_c_is_heard_though_nobody_reads_the_output(script: ScriptWriter) -> None:
     path = script("while True: print('x' * 1000)")
     with launcher("--workers", "2", path) as job:
         until("both tasks", lambda: len(job.find("script.py")) >= 5)

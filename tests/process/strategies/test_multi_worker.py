@@ -3,12 +3,12 @@
 import json
 import re
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from drills.processes import Marked, launcher
+from process.conftest import ScriptWriter
 
 PRELUDE = """
 import os, signal, sys
@@ -25,16 +25,6 @@ def start(**options):
 """
 
 
-@pytest.fixture
-def script(tmp_path: Path):  # type: ignore[no-untyped-def]
-    def write(body: str) -> Path:
-        path = tmp_path / "script.py"
-        path.write_text(PRELUDE + textwrap.dedent(body))
-        return path
-
-    return write
-
-
 def run(path: Path, *options: str) -> tuple[int, str, str]:
     with launcher("--workers", "2", *options, path) as job:
         result = job.finish(120)
@@ -42,7 +32,7 @@ def run(path: Path, *options: str) -> tuple[int, str, str]:
     return result
 
 
-def test_workers_whose_data_end_early_lose_no_row_and_keep_nobody_waiting(script) -> None:  # type: ignore[no-untyped-def]
+def test_workers_whose_data_end_early_lose_no_row_and_keep_nobody_waiting(script: ScriptWriter) -> None:
     path = script("""
         strategy, index, state, step = start()
         def own(context):
@@ -66,7 +56,7 @@ def test_workers_whose_data_end_early_lose_no_row_and_keep_nobody_waiting(script
     assert len({w for _, w in found}) == 1
 
 
-def test_a_worker_without_any_data_takes_part(script) -> None:  # type: ignore[no-untyped-def]
+def test_a_worker_without_any_data_takes_part(script: ScriptWriter) -> None:
     path = script("""
         strategy, index, state, step = start()
         for batch in strategy.distribute_from_function(lambda context: [] if index == 0 else [np.ones(4, np.float32)] * 3):
@@ -81,7 +71,7 @@ def test_a_worker_without_any_data_takes_part(script) -> None:  # type: ignore[n
     assert lines[0] == lines[1]
 
 
-def test_different_batches_are_told(script) -> None:  # type: ignore[no-untyped-def]
+def test_different_batches_are_told(script: ScriptWriter) -> None:
     path = script("""
         strategy, index, state, step = start()
         for batch in strategy.distribute([np.full(4, index, np.float32)]):
@@ -93,7 +83,7 @@ def test_different_batches_are_told(script) -> None:  # type: ignore[no-untyped-
 
 
 @pytest.mark.parametrize("communication", ["shm", "ring"])
-def test_a_worker_that_dies_is_named_and_nobody_hangs(script, communication: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_worker_that_dies_is_named_and_nobody_hangs(script: ScriptWriter, communication: str) -> None:
     path = script(f"""
         strategy, index, state, step = start(communication={communication!r}, timeout=10)
         try:
@@ -114,7 +104,7 @@ def test_a_worker_that_dies_is_named_and_nobody_hangs(script, communication: str
     assert re.search("caught .*/job:worker/task:1", out)
 
 
-def test_a_job_that_lost_a_worker_starts_again_as_a_new_generation(script) -> None:  # type: ignore[no-untyped-def]
+def test_a_job_that_lost_a_worker_starts_again_as_a_new_generation(script: ScriptWriter) -> None:
     path = script("""
         strategy, index, state, step = start()
         generation = int(os.environ["STRATAGEM_GENERATION"])
@@ -147,7 +137,7 @@ def test_what_cannot_be(arguments: str, message: str) -> None:
     assert re.search(message, err)
 
 
-def test_alone_it_is_mirrored(script) -> None:  # type: ignore[no-untyped-def]
+def test_alone_it_is_mirrored(script: ScriptWriter) -> None:
     path = script("""
         strategy = sg.MultiWorkerMirroredStrategy()
         print("replicas", strategy.num_replicas_in_sync, strategy.is_chief)

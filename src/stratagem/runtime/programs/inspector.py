@@ -9,7 +9,6 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import asdict
-from types import TracebackType
 from typing import IO, Any, Self, cast
 
 from stratagem.environment import current
@@ -104,9 +103,7 @@ class Inspector:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:

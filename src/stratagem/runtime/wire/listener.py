@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from stratagem.cluster import Address
@@ -140,9 +139,7 @@ class Listener:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.stop()
 
     def _close_sockets(self) -> None:
