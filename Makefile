@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEER := .venv-peer
+BENCH := .venv-bench
 ROUNDS ?= 50
 SEED ?= 0
 
-.PHONY: demo test test-peer lint format drills clean
+.PHONY: demo test test-peer lint format drills bench bench-peers clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -16,6 +17,11 @@ $(VENV)/.ready: pyproject.toml
 $(PEER)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PEER)
 	$(PEER)/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' tensorflow-cpu
+	touch $@
+
+$(BENCH)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --editable . tensorflow-cpu torch==2.13.0
 	touch $@
 
 demo: $(VENV)/.ready  ## train the embedded digits, on one device and on a cluster
@@ -40,5 +46,12 @@ format: $(VENV)/.ready
 drills: $(VENV)/.ready  ## break things on purpose: make drills ROUNDS=50 SEED=0
 	$(BIN)/python -m drills --rounds $(ROUNDS) --seed $(SEED)
 
+bench: $(VENV)/.ready  ## the runtime against bare loops that move the same bytes
+	$(BIN)/python benchmarks/wire.py
+	PYTHONPATH=. $(BIN)/python benchmarks/session.py
+
+bench-peers: $(BENCH)/.ready  ## the synchronous strategies against bare JAX, TensorFlow and PyTorch, in one run
+	$(BENCH)/bin/python -m benchmarks.strategies
+
 clean:
-	rm -rf $(VENV) $(PEER) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEER) $(BENCH) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -97,7 +97,8 @@ def measure(race: Race, model: str, rounds: int, seconds: float) -> Outcome:
                     rate = _rate(runners[name], steps[name], work)
                 except Failed as error:
                     outcome.failed[name] = str(error)
-                    del runners[name], outcome.results[name]
+                    del outcome.results[name]
+                    runners.pop(name).__exit__()  # what is left of it must not disturb the others
                 else:
                     outcome.results[name].rates.append(rate)
     return outcome

@@ -69,6 +69,7 @@ class CentralEngine:
 
     def __init__(self, replicas: Replicas, home: jax.Device) -> None:
         self.replicas = replicas
+        self._device = home
         self._home = SingleDeviceSharding(home)
 
     def lay_out(self, state: TrainState) -> TrainState:
@@ -90,7 +91,7 @@ class CentralEngine:
             # The optimizer's state and the averages stay at home: nothing that computes needs them.
             sent = TrainState(state.flat_params, [], state.flat_state, None, state.step, state.recipe)
             grads, others, metrics = computed(jax.device_put(sent, whole), batch)
-            grads, others = jax.device_put((grads, others), self._home)
+            grads, others = self.replicas.copy_on(self._device, (grads, others))
             return updated(state, grads, others), metrics
 
         return step

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from stratagem.devices import find_device, guard_collectives, list_devices
 from stratagem.errors import StrategyError
@@ -30,9 +30,17 @@ class Replicas:
         # With too small a pool of threads, steps in flight at the same time would block each other for ever.
         self._one_at_a_time = not guard_collectives() and len(devices) > 1
         self.devices = tuple(devices)
-        self.mesh = Mesh(np.array(devices), (_AXIS,))
-        self.split = NamedSharding(self.mesh, PartitionSpec(_AXIS))
-        self.whole = NamedSharding(self.mesh, PartitionSpec())
+        self._device_set = set(devices)
+        self.split: Sharding
+        self.whole: Sharding
+        if len(devices) == 1:  # JAX moves arrays to one device more quickly than over a mesh of one
+            self.split = self.whole = SingleDeviceSharding(devices[0])
+        else:
+            mesh = Mesh(np.array(devices), (_AXIS,))
+            self.split, self.whole = (
+                NamedSharding(mesh, PartitionSpec(_AXIS)),
+                NamedSharding(mesh, PartitionSpec()),
+            )
 
     @classmethod
     def named(cls, names: Sequence[str] | None) -> "Replicas":
@@ -51,20 +59,34 @@ class Replicas:
     def place(self, batch: Any) -> Any:
         """Put a host batch on the devices: split by rows, or whole on each where the rows do not divide."""
         sharding = self.split if count_rows(batch) % len(self) == 0 else self.whole
-        return jax.tree.map(
-            lambda leaf: jax.device_put(leaf, sharding if np.ndim(leaf) > 0 else self.whole), batch
+        if sharding is self.whole:
+            return jax.device_put(batch, sharding)
+        return jax.device_put(
+            batch, jax.tree.map(lambda leaf: sharding if np.ndim(leaf) > 0 else self.whole, batch)
         )
 
     def replicate(self, value: Any) -> Any:
         """Put a value whole on every device."""
-        return jax.tree.map(lambda leaf: jax.device_put(leaf, self.whole), value)
+        return jax.device_put(value, self.whole)
 
     def is_placed(self, batch: Any) -> bool:
         """Whether a batch is on these devices already."""
         return all(
-            isinstance(leaf, jax.Array) and leaf.sharding.device_set == set(self.devices)
+            isinstance(leaf, jax.Array)
+            and (
+                leaf.sharding is self.split
+                or leaf.sharding is self.whole
+                or leaf.sharding.device_set == self._device_set
+            )
             for leaf in jax.tree.leaves(batch)
         )
+
+    def copy_on(self, device: jax.Device, arrays: Any) -> Any:
+        """The copies on one device of arrays that are whole on every device, brought there if need be."""
+        if device not in self._device_set:
+            return jax.device_put(arrays, device)
+        place = self.devices.index(device)
+        return jax.tree.map(lambda array: array.addressable_data(place), arrays)
 
     def settle(self, value: T) -> T:
         """What a step returned, waited for if steps must not overlap."""

@@ -14,15 +14,21 @@ def count_rows(batch: Any) -> int:
     Raises:
         DataError: The arrays do not agree, or none has an axis.
     """
-    lengths = {
-        jax.tree_util.keystr(path) or "the batch": int(np.shape(leaf)[0])
+    lengths = {leaf.shape[0] for leaf in map(_array, jax.tree.leaves(batch)) if leaf.shape}
+    if len(lengths) == 1:
+        return int(lengths.pop())
+    told = ", ".join(
+        f"{jax.tree_util.keystr(path)}: {np.shape(leaf)[0]}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(batch)
         if np.ndim(leaf) > 0
-    }
-    if len(set(lengths.values())) != 1:
-        told = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array with rows"
-        raise DataError(f"the arrays of a batch must have the same number of rows, this one has {told}")
-    return next(iter(lengths.values()))
+    )
+    raise DataError(
+        f"the arrays of a batch must have the same number of rows, this one has {told or 'no array with rows'}"
+    )
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if hasattr(leaf, "shape") else np.asarray(leaf)
 
 
 def share_of(rows: int, index: int, count: int) -> slice:
