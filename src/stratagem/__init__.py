@@ -122,4 +122,5 @@ _HOMES = {
     "resolve_cluster": "stratagem.cluster",
 }
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+if not TYPE_CHECKING:  # a checker shall find wrong names
+    __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -39,4 +39,4 @@ def test_every_name_loads_and_is_documented(package: ModuleType) -> None:
 
 def test_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'ClusterSpek'.*ClusterError"):
-        stratagem.ClusterSpek  # noqa: B018
+        getattr(stratagem, "ClusterSpek")  # noqa: B009  a type checker would find the name itself

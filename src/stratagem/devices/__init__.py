@@ -10,7 +10,7 @@ from stratagem.devices.balance import PlacementRule as PlacementRule
 from stratagem.devices.balance import RoundRobin as RoundRobin
 from stratagem.devices.balance import assign as assign
 from stratagem.devices.configuration import configure as configure
-from stratagem.devices.gpus import count_gpus as count_gpus
+from stratagem.devices.gpus import visible_gpus as visible_gpus
 from stratagem.devices.local import LocalDevice as LocalDevice
 from stratagem.devices.local import find_device as find_device
 from stratagem.devices.local import is_local as is_local

@@ -12,6 +12,8 @@ from stratagem.launch.task import TaskName, describe_exit
 MOST_LINES = 200
 LAST_WORDS = 20
 """How many lines to show of a task that died without a traceback."""
+FRESH_SECONDS = 5.0
+"""A traceback older than this at the end of a task was handled, and is not why it ended."""
 _BEGIN = b"Traceback (most recent call last):"
 _LINKS = (b"During handling of the above exception", b"The above exception was the direct cause")
 
@@ -32,6 +34,12 @@ class LastWords:
         if line.strip():
             self._linked = line.startswith(_LINKS)
         self._lines.append(line)
+
+    def failed_at(self, now: float) -> float:
+        """When the task failed that has ended now: when its traceback began, unless it went on after that."""
+        if self.began is not None and now - self.began > FRESH_SECONDS:
+            self.began = None
+        return now if self.began is None else self.began
 
     def text(self) -> str:
         """The traceback, or the last lines."""

@@ -7,7 +7,7 @@ a pager) holds the tasks back, as it would without us, but never the launcher: i
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -105,21 +105,31 @@ class Writer:
 class LogFiles:
     """One file per task with all that it printed, `worker-0.log`; restarts append to it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tasks: Iterable[TaskName]) -> None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LaunchError(
                 f"--log-dir {directory}: {error.strerror}; give a directory that can be written"
             ) from error
-        self._directory = directory
         self._files: dict[TaskName, BinaryIO] = {}
+        for task in tasks:
+            path = directory / f"{task.job}-{task.index}.log"
+            try:
+                self._files[task] = path.open("wb", buffering=0)
+            except OSError as error:
+                raise LaunchError(f"--log-dir: cannot write {path}: {error.strerror}") from error
 
-    def write(self, task: TaskName, lines: list[bytes]) -> None:
-        """Append lines to the task's file; they are on disk when this returns."""
-        if task not in self._files:
-            self._files[task] = (self._directory / f"{task.job}-{task.index}.log").open("wb", buffering=0)
-        self._files[task].write(b"".join(line + b"\n" for line in lines))
+    def write(self, task: TaskName, lines: list[bytes]) -> str | None:
+        """Append lines to the task's file; what went wrong, the first time that it does."""
+        file = self._files.get(task)
+        try:
+            if file is not None:
+                file.write(b"".join(line + b"\n" for line in lines))
+        except OSError as error:
+            self._files.pop(task).close()
+            return f"the log of {task} ends here: {error.strerror}"
+        return None
 
     def close(self) -> None:
         """Close every file."""

@@ -11,8 +11,8 @@ from stratagem.devices import virtual_device_environment
 from stratagem.errors import LaunchError
 from stratagem.launch.task import TaskName
 
-SERVE = (sys.executable, "-m", "stratagem", "serve")
-"""What a task runs that has no code of the user's in it."""
+SERVE = (sys.executable, "-P", "-m", "stratagem", "serve")
+"""What a task runs that has no code of the user's in it, not even by way of the current directory."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class JobShape:
         evaluator: Whether there is an evaluator beside the cluster.
         single_client: Whether the command runs once, as the chief, and the workers only serve.
         devices_per_worker: How many devices each worker has; as many as it finds by default.
-        gpus: How many GPUs this machine has, to deal out among the workers.
+        gpus: The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them, to deal out among the workers.
     """
 
     command: tuple[str, ...]
@@ -35,7 +35,7 @@ class JobShape:
     evaluator: bool = False
     single_client: bool = False
     devices_per_worker: int | None = None
-    gpus: int = 0
+    gpus: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -47,10 +47,10 @@ class JobShape:
                 f"--devices-per-worker {self.devices_per_worker}: a worker needs at least 1 device"
             )
         wanted = self.workers * (self.devices_per_worker or 0)
-        if 0 < self.gpus < wanted:
+        if 0 < len(self.gpus) < wanted:
             raise LaunchError(
                 f"{self.workers} workers with {self.devices_per_worker} devices each need {wanted} GPUs, and this machine "
-                f"has {self.gpus}: ask for fewer, or hide the GPUs (JAX_PLATFORMS=cpu) to use virtual CPU devices"
+                f"has {len(self.gpus)}: ask for fewer, or hide the GPUs (JAX_PLATFORMS=cpu) to use virtual CPU devices"
             )
 
     @property
@@ -83,8 +83,8 @@ class JobShape:
         if count is None or task.job != "worker":
             return {}
         if self.gpus:
-            mine = range(task.index * count, (task.index + 1) * count)
-            return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, mine))}
+            mine = self.gpus[task.index * count : (task.index + 1) * count]
+            return {"CUDA_VISIBLE_DEVICES": ",".join(mine)}
         return virtual_device_environment(count, inherited)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from stratagem import environment
-from stratagem.devices import count_gpus
+from stratagem.devices import visible_gpus
 from stratagem.errors import LaunchError
 from stratagem.launch.output import LogFiles
 from stratagem.launch.plan import JobShape, user_command
@@ -84,10 +84,10 @@ def run(
         evaluator=evaluator,
         single_client=single_client,
         devices_per_worker=devices_per_worker,
-        gpus=count_gpus(environment.current()),
+        gpus=visible_gpus(environment.current()),
     )
     policy = Policy(shape.tasks, shape.servers, max_restarts, rule or ("task" if ps else "job"), grace)
-    sys.exit(run_job(shape, policy, None if log_dir is None else LogFiles(log_dir)))
+    sys.exit(run_job(shape, policy, None if log_dir is None else LogFiles(log_dir, shape.tasks)))
 
 
 def run_job(shape: JobShape, policy: Policy | None = None, log_files: LogFiles | None = None) -> int:

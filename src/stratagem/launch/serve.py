@@ -11,6 +11,7 @@ import click
 from stratagem import environment
 from stratagem.cluster import resolve_cluster
 from stratagem.errors import LaunchError
+from stratagem.launch.task import EXIT_TERMINATED
 
 
 @click.command()
@@ -68,8 +69,8 @@ def serve(
         config.cluster, config.job_name, config.task_index, secret=secret, insecure=insecure
     ) as server:
         click.echo(f"{server.task} serves at {server.target}")
-        server.wait_until_done()
+        server.join()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(0)
+    sys.exit(EXIT_TERMINATED)  # not 0: who did not ask for it should know that the job was not done

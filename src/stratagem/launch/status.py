@@ -8,7 +8,8 @@ from typing import Any
 import click
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 REFRESH_SECONDS = 1.0
 ANSWER_SECONDS = 3.0
@@ -47,27 +48,41 @@ def _watch(session: Any) -> None:
 
 
 def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
-    overview = Table("task", "state", "up", "calls/s", "in", "out", "connections", "programs", "last error")
+    overview = Table(
+        Column("task", no_wrap=True),
+        "devices",
+        "up",
+        "calls/s",
+        "in",
+        "out",
+        "connections",
+        "programs",
+        "last error",
+    )
     variables = Table("variable", "dtype", "shape", "size", "device")
     for task, said in tasks.items():
         if "error" in said:
-            overview.add_row(task, "[red]unreachable[/red]", *[""] * 6, said["error"])
+            overview.add_row(task, "[red]unreachable[/red]", *[""] * 6, escape(said["error"]))
             continue
         overview.add_row(
             task,
-            said["platform"],
+            ", ".join(name.rpartition("device:")[2] for name in said["devices"]),
             f"{said['seconds']:.0f} s",
             f"{_rate(said, earlier.get(task)):.0f}",
             _size(said["bytes_in"]),
             _size(said["bytes_out"]),
             str(said["connections"]),
             str(said["programs"]["size"]),
-            said["last_error"] or "",
+            escape(said["last_error"] or ""),
         )
         for variable in said["variables"]:
             shape = "×".join(map(str, variable["shape"])) or "scalar"
             variables.add_row(
-                variable["name"], variable["dtype"], shape, _size(variable["bytes"]), variable["device"]
+                escape(variable["name"]),
+                variable["dtype"],
+                shape,
+                _size(variable["bytes"]),
+                variable["device"],
             )
     return Group(overview, variables) if variables.row_count else Group(overview)
 

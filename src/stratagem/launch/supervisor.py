@@ -41,6 +41,8 @@ from stratagem.launch.task import EXIT_FAILED, TaskName
 
 _ORDERS = {signal.SIGINT: keeper.INTERRUPT, signal.SIGTERM: keeper.TERMINATE}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""A task that was told to stop and ends by one of these has done so."""
 _CHUNK = 1 << 16
 FLUSH_SECONDS = 0.3
 """How long the last lines may take to be written when all tasks have ended."""
@@ -262,7 +264,9 @@ class Supervisor:
             for line in lines:
                 running.last_words.feed(line, now)
         if self._log_files is not None:
-            self._log_files.write(running.task, lines)
+            problem = self._log_files.write(running.task, lines)
+            if problem is not None:
+                self._say(problem)
         self._writer.put(2 if is_stderr else 1, b"".join(running.label + line + b"\n" for line in lines))
 
     def _hold_back(self, full: bool) -> None:
@@ -299,8 +303,9 @@ class Supervisor:
             self._show(running, descriptor, running.streams[descriptor].flush())
         self._forget(running)
         now = time.monotonic()
-        failed_at = running.last_words.began or now
-        if code != 0 and failed_at <= running.told_at:
+        failed_at = running.last_words.failed_at(now)
+        obeyed = running.told_at <= now and -code in _STOPPING
+        if code != 0 and failed_at <= running.told_at and not obeyed:
             self._failures.append(Failure(running.task, code, failed_at, running.last_words.text()))
         self._carry_out(self._policy.handle(Exited(running.task, code), now))
 

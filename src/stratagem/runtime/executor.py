@@ -1,5 +1,6 @@
 """What a server does for clients: keep variables, and run programs on values from here, there and the client."""
 
+import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +12,16 @@ import jax
 import numpy as np
 
 from stratagem.devices import find_device, list_devices
+from stratagem.errors import ProtocolError, VariableNotFound
 from stratagem.runtime.function import ASSIGN, TENSOR, VARIABLE
 from stratagem.runtime.memory import physical_memory
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.variables import VariableStore
 from stratagem.runtime.wire import Fields, Handler, Reply, Request
+from stratagem.runtime.wire.peer import DEFAULT_TIMEOUT
 
 _MOST_FETCHES = 16
-DEFAULT_SECONDS = 60.0
 
 
 class Executor:
@@ -43,11 +45,12 @@ class Executor:
         return {
             "devices": self._devices,
             "variable.put": self._put,
-            "variable.describe": lambda request: Reply(self._store[request.fields["name"]].describe()),
+            "variable.describe": lambda request: Reply(self._store[_names(request)[0]].describe()),
             "variable.read": self._read,
             "variable.assign": lambda request: self._each(request, self._store.assign),
             "variable.add": lambda request: self._each(request, self._store.add),
             "variable.delete": self._delete,
+            "variable.forget": self._forget,
             "program.load": self._load,
             "program.run": self._run,
         }
@@ -83,22 +86,30 @@ class Executor:
     def _put(self, request: Request) -> Reply:
         fields = request.fields
         found = self._local_device(fields["device"])
-        name = fields["name"]
+        (name,) = _names(request)
         self._store.put(
             name, request.tensors[0], found.device, self._full_name(found.name), fields["holds_bytes"]
         )
         return Reply(self._store[name].describe())
 
     def _read(self, request: Request) -> Reply:
-        return Reply(tensors=[np.asarray(self._store.read(name)) for name in request.fields["names"]])
+        return Reply(tensors=[np.asarray(self._store.read(name)) for name in _names(request)])
 
     def _each(self, request: Request, act: Callable[[str, Any], None]) -> Reply:
-        for index, name in enumerate(request.fields["names"]):
+        for index, name in enumerate(_names(request)):
             act(name, request.tensors[index])
         return Reply()
 
     def _delete(self, request: Request) -> Reply:
-        self._store.delete(request.fields["name"])
+        for name in _names(request):
+            self._store.delete(name)
+        return Reply()
+
+    def _forget(self, request: Request) -> Reply:
+        """Delete those that are still there."""
+        for name in _names(request):
+            with contextlib.suppress(VariableNotFound):
+                self._store.delete(name)
         return Reply()
 
     # Programs.
@@ -123,30 +134,31 @@ class Executor:
         program = self._programs.find(fields["program"], donate, device)
         if program is None:
             return Reply({"missing": True})
-        seconds = DEFAULT_SECONDS if request.timeout is None else request.timeout
+        seconds = DEFAULT_TIMEOUT if request.timeout is None else request.timeout
         values = self._fetch(inputs, seconds)
-        with self._store.locked(updated):
+        written = {name for target in outputs if (name := self._name_here(target)) is not None}
+        for index, source in enumerate(inputs):
+            if source[0] == TENSOR:
+                values[index] = request.tensors[source[1]]
+            elif (name := self._name_here(source)) is not None and name not in written:
+                values[index] = self._store.read(name)
+        with self._store.locked(written):
             for index, source in enumerate(inputs):
-                if source[0] == TENSOR:
-                    values[index] = request.tensors[source[1]]
-                elif (name := self._name_here(source)) is not None:
-                    values[index] = self._store.read(name)
+                if (name := self._name_here(source)) in written and name is not None:
+                    variable = self._store[name]
+                    values[index] = variable.value if name in updated else variable.view_locked()
             # The client reuses its shared memory after the reply: nothing may still read from it then.
             results = program([values[index] for index in range(len(inputs))], wait=True)
-            assigned = [
-                (target, result)
-                for target, result in zip(outputs, results, strict=True)
-                if target[0] == ASSIGN
-            ]
-            for target, result in assigned:
-                if (name := self._name_here(target)) is not None and name in updated:
+            pairs = list(zip(outputs, results, strict=True))
+            for target, result in pairs:
+                if (name := self._name_here(target)) is not None:
                     self._store[name].take(result)
+            # Taken under the lock: a later update may give away the memory of what is on its way out.
+            returned = [np.asarray(result) for target, result in pairs if target[0] != ASSIGN]
         self._deliver(
-            [(target, result) for target, result in assigned if self._name_here(target) not in updated],
-            seconds,
+            [pair for pair in pairs if pair[0][0] == ASSIGN and self._name_here(pair[0]) is None], seconds
         )
-        returned = [result for result, target in zip(results, outputs, strict=True) if target[0] != ASSIGN]
-        return Reply(tensors=[np.asarray(result) for result in returned])
+        return Reply(tensors=returned)
 
     def _name_here(self, reference: list[Any]) -> str | None:
         """The variable's name, if the reference is to a variable of this task."""
@@ -178,14 +190,10 @@ class Executor:
         }
 
     def _deliver(self, values: list[tuple[list[Any], jax.Array]], seconds: float) -> None:
-        """Assign results to variables, here and on other tasks."""
+        """Assign results to variables of other tasks, with one call to each of them."""
         elsewhere = defaultdict(list)
         for target, value in values:
-            name = self._name_here(target)
-            if name is None:
-                elsewhere[target[1]].append((target[2], value))
-            else:
-                self._store.assign(name, value)
+            elsewhere[target[1]].append((target[2], value))
 
         def deliver(task: str) -> None:
             names, arrays = zip(*elsewhere[task], strict=True)
@@ -194,3 +202,11 @@ class Executor:
 
         for _ in self._threads.map(deliver, elsewhere):
             pass
+
+
+def _names(request: Request) -> list[str]:
+    """The names of variables in a request."""
+    names = request.fields["names"]
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise ProtocolError(f"variables are named by text, not by {names!r:.80}")
+    return names

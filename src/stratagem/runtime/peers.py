@@ -4,7 +4,7 @@ import threading
 
 from stratagem.cluster import ClusterSpec
 from stratagem.devices import DeviceSpec
-from stratagem.errors import ClusterError
+from stratagem.errors import ClusterError, TaskLost
 from stratagem.runtime.wire import Credentials, Peer
 
 
@@ -27,6 +27,7 @@ class Peers:
         self._addresses = {task_name(task.job, task.index): task.address for task in cluster.tasks()}
         self._peers: dict[str, Peer] = {}
         self._lock = threading.Lock()
+        self._is_closed = False
 
     @property
     def tasks(self) -> list[str]:
@@ -35,6 +36,8 @@ class Peers:
 
     def __getitem__(self, task: str) -> Peer:
         with self._lock:
+            if self._is_closed:
+                raise TaskLost(f"{task} cannot be called any more: this session or server is closed")
             if task not in self._peers:
                 if task not in self._addresses:
                     raise ClusterError(
@@ -50,5 +53,6 @@ class Peers:
     def close(self) -> None:
         """Close every connection."""
         with self._lock:
+            self._is_closed = True
             for peer in self._peers.values():
                 peer.close()

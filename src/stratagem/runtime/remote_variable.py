@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from stratagem.errors import VariableMismatch
 from stratagem.runtime.values import Array, from_array, to_array
 from stratagem.runtime.wire import Fields, Peer, dtype_of
 
@@ -43,8 +46,8 @@ class RemoteVariable:
             _timeout=timeout,
         )
 
-    def read(self, into: Array | None = None) -> Array | bytes:
-        """The value now, as this client's own array: a new one, or the one given."""
+    def read(self, into: Array | None = None) -> Any:
+        """The value now, as this client's own array: a new one, or the one given; or as bytes."""
         fields = {"names": [self.name]}
         response = self._peer.call(
             "variable.read", fields, timeout=self._timeout, into=None if into is None else [into]
@@ -61,10 +64,23 @@ class RemoteVariable:
 
     def delete(self) -> None:
         """Remove the variable from its task."""
-        self._peer.call("variable.delete", {"name": self.name}, timeout=self._timeout)
+        self._peer.call("variable.delete", {"names": [self.name]}, timeout=self._timeout)
 
     def _send(self, call: str, value: Any) -> None:
         array, is_bytes = to_array(value)
         if not is_bytes and not hasattr(value, "dtype"):
-            array = array.astype(dtype_of(self.dtype))  # a Python number or list takes the variable's dtype
+            array = _converted(array, self)  # a Python number or list takes the variable's dtype
         self._peer.call(call, {"names": [self.name]}, [array], timeout=self._timeout)
+
+
+def _converted(array: Array, variable: RemoteVariable) -> Array:
+    dtype = dtype_of(variable.dtype)
+    converted = array.astype(dtype)
+    if not (
+        np.can_cast(array.dtype, dtype, "same_kind") or np.array_equal(converted.astype(array.dtype), array)
+    ):
+        raise VariableMismatch(
+            f"variable {variable.name!r} is {variable.dtype}, which cannot hold {array.tolist()!r:.80}: give values that it "
+            "can hold, or an array of its dtype"
+        )
+    return converted

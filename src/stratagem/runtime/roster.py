@@ -19,15 +19,17 @@ class Roster:
         """A task gave a sign of life; whether it is a new start of it."""
         known = self._heard.get(task)
         self._heard[task] = (incarnation, now)
-        is_new = known is not None and known[0] != incarnation
-        if is_new:
-            self._finished.discard(task)
-        return is_new
+        return known is not None and known[0] != incarnation
 
-    def finish(self, task: str) -> bool:
-        """A task said that it has finished; whether that makes the job done."""
-        self._finished.add(task)
-        return self.is_done
+    def finish(self, task: str) -> None:
+        """A task has finished; of tasks that nobody waits for, no note is taken."""
+        if task in self.expected:
+            self._finished.add(task)
+
+    @property
+    def finished(self) -> list[str]:
+        """The tasks that have finished, as far as is known here."""
+        return sorted(self._finished)
 
     @property
     def is_done(self) -> bool:

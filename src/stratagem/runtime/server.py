@@ -16,6 +16,7 @@ import jax
 
 from stratagem import environment
 from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_cluster
+from stratagem.devices import list_devices
 from stratagem.errors import ClusterError, StratagemError
 from stratagem.runtime.executor import Executor
 from stratagem.runtime.peers import Peers, task_name
@@ -113,24 +114,17 @@ class Server:
     def join(self, timeout: float | None = None) -> bool:
         """Serve until the job is done (every worker has finished) or `stop` is called.
 
-        A worker that joins has nothing more to do of its own: it counts as finished, and goes on serving.
-
         Args:
             timeout: Seconds; for ever by default. Ctrl-C ends the wait.
 
         Returns:
             Whether that was so, rather than the timeout.
         """
-        self._finish()
-        return self.wait_until_done(timeout)
-
-    def wait_until_done(self, timeout: float | None = None) -> bool:
-        """The same as `join`, for a task that only serves: it has nothing to finish."""
         return self._done.wait(timeout)
 
     def stop(self) -> None:
         """Finish: tell the others, close every connection, end every thread. May be called twice."""
-        self._finish()
+        self.finish()
         self._close()
 
     def _close(self) -> None:
@@ -164,13 +158,20 @@ class Server:
         task, incarnation = str(request.fields["task"]), str(request.fields["incarnation"])
         if self._roster.heard(task, incarnation, time.monotonic()):
             _log.warning("%s was restarted", task)
-        return Reply()
+        self._learn(request.fields["finished"])
+        return Reply({"finished": self._roster.finished})
 
     def _finished(self, request: Request) -> Reply:
-        if self._roster.finish(str(request.fields["task"])):
+        self._learn([request.fields["task"]])
+        return Reply()
+
+    def _learn(self, finished: list[object]) -> None:
+        """Take note of workers that have finished; when all have, the job is done."""
+        for task in map(str, finished):
+            self._roster.finish(task)
+        if self._roster.is_done and not self._done.is_set():
             _log.info("%s: every worker has finished, the job is done", self.task)
             self._done.set()
-        return Reply()
 
     def _status(self, request: Request) -> Reply:
         counts = self._listener.status()
@@ -188,6 +189,7 @@ class Server:
                 "bytes_out": counts.bytes_out,
                 "connections": counts.connections,
                 "last_error": counts.last_error,
+                "devices": [found.name for found in list_devices()],
                 "roster": self._roster.describe(time.monotonic()),
                 **self._executor.describe(),
             }
@@ -197,18 +199,28 @@ class Server:
 
     def _beat(self) -> None:
         leader = _leader(self.peers.tasks)
-        words = {"task": self.task, "incarnation": self.incarnation}
         while not self._stopping.is_set():
             self._roster.heard(self.task, self.incarnation, time.monotonic())
             if leader != self.task:
                 try:
-                    self.peers[leader].call("heartbeat", words, timeout=HEARTBEAT_SECONDS, wait=False)
+                    words = {
+                        "task": self.task,
+                        "incarnation": self.incarnation,
+                        "finished": self._roster.finished,
+                    }
+                    answer = self.peers[leader].call(
+                        "heartbeat", words, timeout=HEARTBEAT_SECONDS, wait=False
+                    )
+                    self._learn(answer.fields["finished"])
                 except StratagemError as error:
                     _log.debug("no heartbeat to %s: %s", leader, error)
             self._stopping.wait(HEARTBEAT_SECONDS)
 
-    def _finish(self) -> None:
-        """Tell everyone, once, that this worker has finished."""
+    def finish(self) -> None:
+        """Say that this worker has nothing more to do of its own; it may go on serving, with `join`.
+
+        `stop` says so too. What a task that is not up misses, it learns from the others' heartbeats.
+        """
         if not _works(self.task) or self._has_finished.is_set():
             return
         self._has_finished.set()

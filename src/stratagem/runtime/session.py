@@ -1,7 +1,9 @@
 """The client's view of a cluster: place variables on its tasks, ship functions to them, get results back."""
 
+import contextlib
 import itertools
 import secrets
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,15 +11,17 @@ from typing import Any, Self
 
 from stratagem.cluster import ClusterSpec, resolve_cluster
 from stratagem.devices import DeviceSpec, current_device, log_placement
-from stratagem.errors import StratagemError, TaskUnreachable
+from stratagem.errors import StratagemError, TaskUnreachable, VariableMismatch
 from stratagem.runtime.function import RemoteFunction
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.place import Place
 from stratagem.runtime.remote_variable import RemoteVariable
 from stratagem.runtime.values import to_array
 from stratagem.runtime.wire import TLS, Credentials, Fields, Peer
+from stratagem.runtime.wire.peer import DEFAULT_TIMEOUT
 
-DEFAULT_TIMEOUT = 60.0
+FAREWELL_SECONDS = 1.0
+"""How long a session that is closed may take to clean up on each task."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,12 @@ class Session:
             name: Its name on that task, by which other clients find it.
             device: Where it lives; the session's own server by default.
         """
+        if name is not None and (not isinstance(name, str) or not name):
+            raise VariableMismatch(f"a variable's name is text such as 'w', not {name!r}")
         array, holds_bytes = to_array(value)
         place = self._place(device, array)
         label = name or f"{self.name}-variable-{next(self._numbers)}"
-        fields = {"name": label, "device": place.device, "holds_bytes": holds_bytes}
+        fields = {"names": [label], "device": place.device, "holds_bytes": holds_bytes}
         peer = self._peers[place.task]
         known = peer.call("variable.put", fields, [array], timeout=self.timeout).fields
         variable = RemoteVariable.described(known, peer, self.timeout)
@@ -130,7 +136,7 @@ class Session:
     def get_variable(self, name: str, device: str | DeviceSpec | None = None) -> RemoteVariable:
         """A variable that is there already, whoever made it."""
         peer = self._peers[self._place(device).task]
-        known = peer.call("variable.describe", {"name": name}, timeout=self.timeout).fields
+        known = peer.call("variable.describe", {"names": [name]}, timeout=self.timeout).fields
         return RemoteVariable.described(known, peer, self.timeout)
 
     # Programs.
@@ -146,7 +152,13 @@ class Session:
         Arguments that are RemoteVariables are fetched by that task itself; the first results go from it to the
         variables in `assign_to`; only the others come back here.
         """
-        targets = [assign_to] if isinstance(assign_to, RemoteVariable) else list(assign_to)
+        targets = [assign_to] if isinstance(assign_to, RemoteVariable) else list(assign_to or ())
+        if not all(isinstance(target, RemoteVariable) for target in targets) or len(set(targets)) < len(
+            targets
+        ):
+            raise VariableMismatch(
+                f"assign_to takes variables of this session, each once, such as [w, b]; not {assign_to!r}"
+            )
         return RemoteFunction(fn, self._place(device), targets, self._peers, self.timeout)
 
     def run(self, fn: Callable[..., Any], *args: Any, device: str | DeviceSpec | None = None) -> Any:
@@ -169,12 +181,15 @@ class Session:
 
     def close(self) -> None:
         """Delete variables that have no name, and close every connection."""
+        names = defaultdict(list)
         for variable in self._unnamed:
-            try:
-                variable.delete()
-            except StratagemError:
-                continue  # its task is gone, and the variable with it
+            names[variable.task].append(variable.name)
         self._unnamed.clear()
+        for task, own in names.items():
+            with contextlib.suppress(StratagemError):  # the task is gone, and the variables with it
+                self._peers[task].call(
+                    "variable.forget", {"names": own}, timeout=FAREWELL_SECONDS, wait=False
+                )
         self._peers.close()
 
     def __enter__(self) -> Self:

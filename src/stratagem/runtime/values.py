@@ -30,7 +30,12 @@ def to_array(value: Any) -> tuple[Array, bool]:
         raise ProtocolError(
             f"{type(value).__name__} cannot travel: give numbers, arrays of numbers, or bytes"
         )
-    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False), False
+    canonical = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+    if isinstance(value, int) and int(canonical) != value:
+        raise ProtocolError(
+            f"{value} does not fit into {canonical.dtype}: enable 64-bit numbers (jax_enable_x64), or scale it"
+        )
+    return canonical, False
 
 
 def from_array(array: Array, holds_bytes: bool) -> Array | bytes:

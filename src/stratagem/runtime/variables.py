@@ -1,8 +1,9 @@
 """The variables of one task: named arrays on its devices, read and replaced whole.
 
-A value is never changed in place while others may see it: a reader keeps the one it was given, whatever is
-assigned meanwhile. On CPU a value that came from outside stays a NumPy array, which programs read without a
-copy; XLA does not reuse the memory of a JAX array that is still being read.
+A value is never changed in place while others may see it. Who replaces a value holds the variable's lock, and
+may give its memory away; who only reads takes a view under that lock (`Variable.view`), which XLA respects: it
+does not reuse memory that NumPy still sees. On CPU a value that came from outside stays a NumPy array, which
+programs read without a copy.
 """
 
 import threading
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stratagem.errors import LimitExceeded, VariableMismatch, VariableNotFound
@@ -50,6 +52,17 @@ class Variable:
                 f"variable {self.name!r} is {self.value.dtype}{list(self.value.shape)}, the value for it is "
                 f"{dtype}{list(shape)}: give one of the same shape and dtype, or delete the variable first"
             )
+
+    def view(self) -> Value:
+        """The present value, to be read for as long as one likes, whatever is assigned meanwhile."""
+        with self.lock:
+            return self.view_locked()
+
+    def view_locked(self) -> Value:
+        """The same, for a caller who holds the lock."""
+        if self.place.platform == "cpu":
+            return np.asarray(self.value)
+        return jnp.array(self.value, copy=True)  # beside the one that an update may give away
 
     def take(self, value: Value) -> None:
         """Give it a new value, on the device of the old one; the caller holds the lock.
@@ -103,6 +116,10 @@ class VariableStore:
         holds_bytes: bool = False,
     ) -> None:
         """Create a variable, or give an existing one of the same kind a new initial value; see `Variable.take`."""
+        if holds_bytes and (value.dtype != np.uint8 or value.ndim != 1):
+            raise VariableMismatch(
+                f"variable {name!r} holds bytes, the value for it is {value.dtype}{list(value.shape)}"
+            )
         with self._lock:
             known = self._variables.get(name)
             if known is not None and not (holds_bytes and known.holds_bytes):  # strings may differ in length
@@ -115,9 +132,16 @@ class VariableStore:
                     f"variable {name!r} of {value.nbytes} bytes: this task holds {others} of at most {self._limit} "
                     "bytes in other variables; delete some, or spread them over more tasks"
                 )
-            variable = Variable(name, value, device, device_name, holds_bytes)
-            variable.take(value)
-            self._variables[name] = variable
+            if known is None:
+                known = self._variables[name] = Variable(name, value, device, device_name, holds_bytes)
+        with known.lock:  # after an update that is under way, not beneath it
+            known.value, known.place, known.device, known.holds_bytes = (
+                value,
+                device,
+                device_name,
+                holds_bytes,
+            )
+            known.take(value)
 
     def __getitem__(self, name: str) -> Variable:
         try:
@@ -130,8 +154,8 @@ class VariableStore:
             ) from None
 
     def read(self, name: str) -> Value:
-        """The present value."""
-        return self[name].value
+        """The present value, to be read for as long as one likes."""
+        return self[name].view()
 
     def assign(self, name: str, value: Value) -> None:
         """Replace the value; see `Variable.take`."""

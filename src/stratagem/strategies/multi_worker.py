@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_cluster
 from stratagem.collectives import GroupOptions
-from stratagem.devices import avoid_oversubscription, count_gpus
+from stratagem.devices import avoid_oversubscription, visible_gpus
 from stratagem.environment import current
 from stratagem.errors import StrategyError
 from stratagem.runtime import Server
@@ -51,7 +51,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             raise StrategyError(
                 f"communication is {communication!r}; it is one of {', '.join(get_args(Communication))}"
             )
-        if communication == "nccl" and count_gpus(current()) == 0:
+        if communication == "nccl" and not visible_gpus(current()):
             raise StrategyError(
                 "communication='nccl' needs GPUs, and this machine shows none; use 'auto', 'shm' or 'ring'"
             )
@@ -101,7 +101,7 @@ def _choose(communication: Communication, workers: GroupWorkers) -> tuple[str, s
                 "communication='shm' between several hosts: tensors go over TCP; 'ring' is made for that"
             )
         return communication, "as asked for"
-    if count_gpus(current()) > 0:
+    if visible_gpus(current()):
         return "nccl", "since there are GPUs"
     if workers.are_on_one_host():
         return "shm", "since all workers are on this host"

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -75,7 +75,7 @@ def test_weights_on_two_servers_compute_on_a_worker_data_past_the_client(
     def moved(task: str, direction: str) -> int:
         return int(after[task][direction]) - int(before[task][direction])
 
-    tensor = w1.read().nbytes  # type: ignore[union-attr]
+    tensor = w1.read().nbytes
     for ps in ("/job:ps/task:0", "/job:ps/task:1"):
         assert moved(ps, "bytes_out") > tensor, "the worker fetched it from the server"
         assert moved(ps, "bytes_in") > tensor, "and wrote it back"
@@ -203,7 +203,7 @@ def test_mismatches_are_named(local: sg.Session) -> None:
     with pytest.raises(sg.VariableMismatch, match=r"returns float32\[6\] for variable 'three'"):
         local.function(lambda x: jnp.concatenate([x, x]), assign_to=variable)(variable)
     with pytest.raises(sg.VariableMismatch, match="returns 1 values, and 2 variables"):
-        local.function(lambda x: x, assign_to=[variable, variable])(variable)
+        local.function(lambda x: x, assign_to=[variable, local.variable(0.0)])(variable)
     with pytest.raises(sg.VariableNotFound, match="no variable 'tree' here"):
         local.get_variable("tree")
     with pytest.raises(sg.ClusterError, match="no task '/job:ps/task:7'"):
@@ -300,6 +300,7 @@ def test_job_is_done_when_every_worker_has_finished() -> None:
         port.close()
     with sg.Server(addresses, "ps", 0) as ps, sg.Server(addresses, "worker", 0) as first:
         assert not ps.join(timeout=0.01)
+        first.finish()
         assert not first.join(timeout=0.01), "it has finished, the other has not"
         with sg.Server(addresses, "worker", 1):
             assert not ps.join(timeout=0.01)
@@ -307,7 +308,103 @@ def test_job_is_done_when_every_worker_has_finished() -> None:
         assert first.join(timeout=10)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_server_that_comes_late_learns_who_has_finished() -> None:
+    ports = [ReservedPort() for _ in range(3)]
+    addresses = {"ps": [ports[0].address], "worker": [ports[1].address, ports[2].address]}
+    for port in ports:
+        port.close()
+    with sg.Server(addresses, "worker", 0) as first, sg.Server(addresses, "worker", 1) as second:
+        first.finish()
+        second.finish()
+        assert first.join(timeout=10)
+        with sg.Server(addresses, "ps", 0) as ps:
+            assert ps.join(timeout=20)
+
+
+def test_workers_that_only_serve_do_not_end_the_job() -> None:
+    with sg.Server({"worker": ["127.0.0.1:0"]}) as server, ThreadPoolExecutor(1) as threads:
+        joined = threads.submit(server.join, 30)
+        with sg.Session(server.target) as session:
+            assert session.run(lambda: 1) == 1
+        assert not joined.done()
+        server.finish()
+        assert joined.result(30)
+
+
+@pytest.mark.parametrize("kind", ["function", "add", "put"])
+def test_reading_while_others_write_never_fails_and_nothing_is_lost(local: sg.Session, kind: str) -> None:
+    value = local.variable(np.zeros(200_000, np.float32), name=f"raced-{kind}")
+    other = local.variable(np.zeros(200_000, np.float32), name=f"raced-other-{kind}")
+    step = local.function(lambda b, a: (a + 1, b + 1), assign_to=[value, other])
+    twice = local.function(lambda a, b: a + b - b + 1, assign_to=[value])
+    loss = local.function(lambda a, b: (a * b).sum())
+    one = np.ones(200_000, np.float32)
+    rounds = 60
+
+    def write(number: int) -> None:
+        for _ in range(rounds):
+            if kind == "function":
+                step(other, value) if number else twice(value, value)
+            elif kind == "add":
+                value.assign_add(one)
+            else:
+                local.variable(one, name=f"raced-{kind}")
+
+    def read(_: int) -> None:
+        for _ in range(rounds):
+            found = value.read()
+            assert (found == found[0]).all()
+            loss(value, other)
+
+    with ThreadPoolExecutor(6) as threads:
+        work = [threads.submit(write, number) for number in range(3)] + [
+            threads.submit(read, 0) for _ in range(3)
+        ]
+        for each in work:
+            each.result(120)
+    assert value.read()[0] == (1 if kind == "put" else 3 * rounds)
+
+
+@pytest.mark.parametrize(
+    ("misuse", "message"),
+    [
+        (lambda session: session.variable(1.0, name=3), "a variable's name is text"),
+        (lambda session: session.function(lambda x: x, assign_to=["w"]), "assign_to takes variables"),
+        (
+            lambda session: session.variable(np.zeros(2, np.uint8)).assign([300, -1]),
+            r"uint8, which cannot hold \[300, -1\]",
+        ),
+        (lambda session: session.run(lambda x: x, 2**40), "does not fit into int32"),
+        (lambda session: session.variable(b"abc").assign(np.zeros((2, 3))), "holds bytes"),
+    ],
+)
+def test_misuse_is_told(local: sg.Session, misuse: Callable[[sg.Session], object], message: str) -> None:
+    with pytest.raises(sg.StratagemError, match=message):
+        misuse(local)
+
+
+def test_a_closed_session_says_so() -> None:
+    with sg.Server.create_local_server() as server:
+        session = sg.Session(server.target)
+        variable = session.variable(1.0)
+        session.close()
+        with pytest.raises(sg.TaskLost, match="closed"):
+            session.run(lambda: 1)
+        with pytest.raises(sg.TaskLost, match="closed"):
+            variable.read()
+
+
+def test_closing_a_session_whose_server_is_gone_takes_no_time() -> None:
+    with ServedCluster({"worker": 1}) as own:
+        session = sg.Session(own.target("worker", 0), secret=own.secret)
+        for number in range(5):
+            session.variable(float(number))
+        own.kill("worker", 0)
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(session.close).result(10)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_serve_ends_on_signals(number: signal.Signals, code: int) -> None:
     with ServedCluster({"ps": 1}) as own:
         running = own.process("ps", 0)

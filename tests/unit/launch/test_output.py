@@ -79,7 +79,7 @@ def test_writer_tells_of_a_closed_pipe() -> None:
 
 
 def test_log_files(tmp_path: Path) -> None:
-    files = LogFiles(tmp_path / "made" / "here")
+    files = LogFiles(tmp_path / "made" / "here", [WORKER])
     files.write(WORKER, [b"a", b"\xff"])
     files.write(WORKER, [b"c"])
     files.close()
@@ -89,4 +89,15 @@ def test_log_files(tmp_path: Path) -> None:
 def test_log_directory_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LaunchError, match=r"--log-dir .*file.* give a directory that can be written"):
-        LogFiles(tmp_path / "file")
+        LogFiles(tmp_path / "file", [WORKER])
+    (tmp_path / "worker-1.log").mkdir()
+    with pytest.raises(LaunchError, match=r"cannot write .*worker-1\.log: Is a directory"):
+        LogFiles(tmp_path, [WORKER])
+
+
+def test_log_that_fills_the_disk_ends_with_a_word_and_not_with_the_job(tmp_path: Path) -> None:
+    (tmp_path / "worker-1.log").symlink_to("/dev/full")
+    files = LogFiles(tmp_path, [WORKER])
+    assert files.write(WORKER, [b"a"]) == "the log of worker:1 ends here: No space left on device"
+    assert files.write(WORKER, [b"b"]) is None
+    files.close()

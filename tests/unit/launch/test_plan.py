@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratagem.devices import count_gpus
+from stratagem.devices import visible_gpus
 from stratagem.errors import LaunchError
 from stratagem.launch.plan import SERVE, JobShape, Run, tf_config, user_command
 from stratagem.launch.ports import ReservedPort
@@ -59,20 +59,21 @@ def test_devices_of_workers() -> None:
     assert env["JAX_NUM_CPU_DEVICES"] == "2"
     assert int(env["PJRT_NPROC"]) >= 4
     assert environment_of(virtual, TaskName("ps", 0))["JAX_PLATFORMS"] == "cpu"
-    real = JobShape(("train",), workers=2, devices_per_worker=2, gpus=4)
-    assert environment_of(real, TaskName("worker", 1))["CUDA_VISIBLE_DEVICES"] == "2,3"
+    real = JobShape(("train",), workers=2, devices_per_worker=2, gpus=("2", "3", "GPU-a", "7"))
+    assert environment_of(real, TaskName("worker", 1))["CUDA_VISIBLE_DEVICES"] == "GPU-a,7"
     with pytest.raises(LaunchError, match="need 6 GPUs, and this machine has 4"):
-        JobShape(("train",), workers=3, devices_per_worker=2, gpus=4)
+        JobShape(("train",), workers=3, devices_per_worker=2, gpus=("0", "1", "2", "3"))
 
 
 def test_gpus_are_counted_without_a_driver(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert count_gpus({}, tmp_path) == 2
-    assert count_gpus({"CUDA_VISIBLE_DEVICES": "1"}, tmp_path) == 1
-    assert count_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
-    assert count_gpus({"JAX_PLATFORMS": "cpu"}, tmp_path) == 0
-    assert count_gpus({"JAX_PLATFORMS": "cuda,cpu"}, tmp_path) == 2
+    assert visible_gpus({}, tmp_path) == ("0", "1")
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "1"}, tmp_path) == ("1",)
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == ()
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == ()
+    assert visible_gpus({"JAX_PLATFORMS": "cpu"}, tmp_path) == ()
+    assert visible_gpus({"JAX_PLATFORMS": "cuda,cpu"}, tmp_path) == ("0", "1")
 
 
 @pytest.mark.parametrize(
