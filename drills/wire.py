@@ -18,7 +18,7 @@ import numpy as np
 from drills.far_side import FarSide
 from drills.processes import descriptors, fork, until
 from drills.table import Outcome
-from stratagem.errors import TaskLost
+from stratagem.errors import TaskLost, TaskUnreachable
 from stratagem.runtime.wire import Peer
 
 NOTICED_WITHIN = 2.0
@@ -92,7 +92,7 @@ def kill_servers(rounds: int, seed: int = 0) -> list[float]:
         try:
             while True:
                 peer.call("echo", tensors=[array], timeout=30, wait=False)
-        except TaskLost:
+        except (TaskLost, TaskUnreachable):  # it died during a call, or between two
             return time.monotonic()
 
     def wait(peer: Peer) -> float:
