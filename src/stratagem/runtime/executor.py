@@ -2,11 +2,11 @@
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -21,7 +21,8 @@ from stratagem.runtime.variables import VariableStore
 from stratagem.runtime.wire import Fields, Handler, Reply, Request
 from stratagem.runtime.wire.peer import DEFAULT_TIMEOUT
 
-_MOST_FETCHES = 16
+_MOST_FETCHES = 64
+T = TypeVar("T")
 
 
 class Executor:
@@ -185,7 +186,7 @@ class Executor:
 
         return {
             index: value
-            for task, values in zip(wanted, self._threads.map(fetch, wanted), strict=True)
+            for task, values in zip(wanted, self._at_once(fetch, wanted), strict=True)
             for (index, _), value in zip(wanted[task], values, strict=True)
         }
 
@@ -200,8 +201,11 @@ class Executor:
             tensors = [np.asarray(array) for array in arrays]
             self._peers[task].call("variable.assign", {"names": list(names)}, tensors, timeout=seconds)
 
-        for _ in self._threads.map(deliver, elsewhere):
-            pass
+        self._at_once(deliver, elsewhere)
+
+    def _at_once(self, call: Callable[[str], T], tasks: Collection[str]) -> list[T]:
+        """Call several tasks at the same time; one alone from this thread, so that it waits for no other."""
+        return [call(task) for task in tasks] if len(tasks) == 1 else list(self._threads.map(call, tasks))
 
 
 def _names(request: Request) -> list[str]:

@@ -120,7 +120,8 @@ class RemoteFunction:
             rest_leaves, result = jax.tree.flatten(rest, is_leaf=_is_leaf)
             arrays = [to_array(leaf)[0] if isinstance(leaf, bytes) else leaf for leaf in rest_leaves]
             are_bytes = tuple(
-                isinstance(leaf, bytes) or (takes_bytes and leaf.dtype == np.uint8 and leaf.ndim == 1)
+                isinstance(leaf, bytes)
+                or (takes_bytes and getattr(leaf, "dtype", None) == np.uint8 and np.ndim(leaf) == 1)
                 for leaf in rest_leaves
             )
             return [*values, *arrays]

@@ -99,7 +99,7 @@ class Server:
     @classmethod
     def create_local_server(cls) -> "Server":
         """A server of a cluster of its own, on a free port of this machine."""
-        return cls({"local": ["127.0.0.1:0"]})
+        return cls({"local": ["127.0.0.1:0"]}, "local", 0)
 
     def announce_devices(self) -> None:
         """Tell callers from now on for which platform programs are to be exported. Starts JAX's backends."""
@@ -253,24 +253,30 @@ def _own_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None
 
 
 @cache
-def _handed_over() -> socket.socket | None:
-    """The socket that the launcher bound for this process, opened once; who takes it closes it."""
+def _handed_over() -> tuple[socket.socket, int] | None:
+    """The socket that the launcher bound for this process, and its port; opened once, who takes it closes it."""
     descriptor = environment.listen_fd()
     if descriptor is None:
         return None
     try:
-        return socket.socket(fileno=descriptor)
+        handed = socket.socket(fileno=descriptor)
     except OSError:
         return None  # the launcher handed it to a parent of this process
+    if handed.family != socket.AF_INET:
+        handed.detach()  # a child of that parent: the number is another socket's here
+        return None
+    return handed, handed.getsockname()[1]
 
 
 def _socket_at(address: Address) -> socket.socket | Address:
     """The launcher's socket, if it is for this address; else where to bind: everywhere, but for loopback."""
     handed = _handed_over()
-    if handed is not None and handed.fileno() >= 0 and handed.getsockname()[1] == address.port:
-        return handed
-    if handed is not None and handed.fileno() < 0:  # an earlier server of this process has used it up
-        return bind(address, share_port=True)
+    if handed is not None and handed[1] == address.port:
+        if handed[0].fileno() < 0:  # an earlier server of this process has used it up
+            return bind(address, share_port=True)
+        if handed[0].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            raise ClusterError(f"another server of this process listens at {address}; stop it first")
+        return handed[0]
     try:
         is_loopback = address.host == "localhost" or ipaddress.ip_address(address.host).is_loopback
     except ValueError:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from stratagem.cluster import ClusterSpec, resolve_cluster
 from stratagem.devices import DeviceSpec, current_device, log_placement
-from stratagem.errors import StratagemError, TaskUnreachable, VariableMismatch
+from stratagem.errors import ClusterError, StratagemError, TaskUnreachable, VariableMismatch
 from stratagem.runtime.function import RemoteFunction
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.place import Place
@@ -72,8 +72,7 @@ class Session:
             self._master = str(peer.info["task"])
             self.cluster = ClusterSpec({job: dict(tasks) for job, tasks in peer.info["cluster"].items()})
         self._peers = Peers(self.cluster, credentials, self.name)
-        own = resolve_cluster()
-        self._own_address = None if own is None else own.address
+        self._own_address = _own_address()
 
     # Where.
 
@@ -197,3 +196,12 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _own_address() -> str | None:
+    """Where this process listens, if it is a task of some cluster; a session does not need to be one."""
+    try:
+        own = resolve_cluster()
+    except ClusterError:
+        return None
+    return None if own is None else own.address

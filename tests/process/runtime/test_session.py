@@ -17,8 +17,11 @@ import pytest
 
 import stratagem as sg
 from drills.cluster import ServedCluster
-from drills.processes import Marked, until
+from drills.processes import Marked, launcher, until
+from process.conftest import ScriptWriter
 from stratagem.launch.ports import ReservedPort
+
+PRELUDE = "import stratagem as sg\n"
 
 
 @pytest.fixture(scope="module")
@@ -480,3 +483,22 @@ def test_serve_without_a_task_says_what_is_missing() -> None:
     asked = command("serve")
     assert asked.returncode == 2
     assert "--job_name" in asked.stderr
+
+
+def test_a_second_server_on_the_launchers_port_is_refused_while_the_first_runs(script: ScriptWriter) -> None:
+    path = script("""
+        config = sg.resolve_cluster()
+        first = sg.Server(config.cluster)
+        try:
+            sg.Server(config.cluster)
+        except sg.ClusterError as error:
+            print("refused:", error)
+        first.stop()
+        with sg.Server(config.cluster) as again, sg.Session(again.target) as session:
+            print("again", session.run(lambda b: 3, b"text"))
+    """)
+    with launcher(path) as job:
+        code, out, err = job.finish()
+    assert code == 0, err
+    assert "refused: another server of this process listens at" in out
+    assert "again 3" in out
