@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from stratagem import environment
+from stratagem.collectives.bonds import Bonds
 from stratagem.collectives.exchange import Exchange
 from stratagem.collectives.layout import Layout
 from stratagem.collectives.ledger import Ledger
@@ -82,14 +83,16 @@ class Group:
         self._members = Members(name, tuple(tasks), index, peers, options or GroupOptions())
         self._plans: dict[tuple[tuple[Any, Any], ...], _Plan] = {}
         self._one_at_a_time = _OneAtATime()
+        self._bonds: Bonds | None = None
         self._exchange: Exchange | None = None
         self._is_closed = False
         self.all_done = False
         if self.count > 1:
             number = environment.generation() if generation is None else generation
             ledger = Ledger(self._members.tasks, index, number, secrets.token_hex(8))
-            self._exchange = Exchange(self._members, server, ledger)
-            self._exchange.form()
+            self._bonds = Bonds(self._members, server, ledger)
+            self._exchange = Exchange(self._members, server, ledger, self._bonds)
+            self._bonds.form()
             _log.info("%s has met all %d workers of generation %d", tasks[index], self.count, number)
 
     @property
@@ -184,12 +187,12 @@ class Group:
             finish: Whether this worker has finished: it then waits until the others have what they need from it.
                 One that has failed says `False`, and the others raise `WorkerLost`.
         """
-        if self._exchange is None or self._is_closed:
+        if self._bonds is None or self._is_closed:
             return
         self._is_closed = True
         if finish:
-            self._exchange.leave()
-        self._exchange.close()
+            self._bonds.leave()
+        self._bonds.close()
 
     def __enter__(self) -> Self:
         return self

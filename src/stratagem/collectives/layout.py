@@ -15,7 +15,7 @@ from stratagem.collectives.specs import ArraySpec, sum_dtype
 
 DIRECT_FROM: Final = 128 << 10
 """Arrays of so many bytes are sent from where they are; to copy them into a pack first would cost more."""
-SHARE: Final = 2 << 20
+SHARE: Final = 4 << 20
 """Bytes that one worker sums at a time: fewer are not worth sharing out, and more would leave the caches."""
 
 
@@ -112,7 +112,7 @@ class Layout:
             end = _aligned(regions[-1].stop) if len(regions) > first else start
             stop = regions[-1].stop if len(regions) > first else start
             for low, high in strides(start, stop, workers * share):
-                owners = max(1, min(workers, (high - low) // share))
+                owners = max(1, min(workers, -(-(high - low) // share)))
                 owned = [_pieces(regions, first, *chunk) for chunk in cut(low, high, owners)]
                 rounds.append((*owned, *[()] * (workers - owners)))
         return cls(tuple(specs), tuple(regions), tuple(rounds), end)

@@ -47,10 +47,9 @@ class Ledger:
             return False
         return self._tokens.setdefault(worker, token) == token
 
-    @property
-    def unmet(self) -> list[int]:
-        """The workers that have not been met."""
-        return [worker for worker in range(len(self._tasks)) if worker not in (*self._tokens, self._index)]
+    def has_met(self, worker: int) -> bool:
+        """Whether a worker has told who it is."""
+        return worker in self._tokens
 
     # This worker's own rounds.
 

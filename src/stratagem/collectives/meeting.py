@@ -30,7 +30,7 @@ class Introduction:
 
 
 def meet(
-    members: Members, ledger: Ledger, worker: int, wait: Callable[[float], bool]
+    members: Members, ledger: Ledger, worker: int, wait: Callable[[int, float], bool]
 ) -> StratagemError | None:
     """Call a worker until it has introduced itself; what went wrong if it does not.
 
@@ -38,7 +38,7 @@ def meet(
         members: The group.
         ledger: What this worker tells of itself.
         worker: Whom to meet.
-        wait: Waits so many seconds; whether meanwhile the group has failed or been closed.
+        wait: Waits so many seconds; whether there is nothing more to wait for meanwhile.
     """
     task = members.tasks[worker]
     began = time.monotonic()
@@ -76,7 +76,7 @@ def meet(
         if now >= next_log:
             next_log = now + _LOG_EVERY
             _log.warning("waiting for %s: %s (%.0f s so far)", task, problem, now - began)
-        if wait(min(pause, end - now)):
+        if wait(worker, min(pause, end - now)):
             return None
         pause = min(pause * _GROWTH, _LONGEST_PAUSE)
 

@@ -50,6 +50,7 @@ class Round:
         self._tickets = {ticket.worker: ticket}
         self._parts: dict[int, Part] = {ticket.worker: own}
         self._unanswered = {owner for owner in owners if owner != ticket.worker}
+        self._unsent = workers - 1 if self.is_owner else 0
 
     # What others send.
 
@@ -87,6 +88,10 @@ class Round:
         self.outcome, self.sizes, self.is_combined = outcome, sizes, True
         self._parts = dict.fromkeys(self._parts, ())  # views of other workers' memory, which they want back
 
+    def sent(self) -> None:
+        """One more worker has been sent the outcome."""
+        self._unsent -= 1
+
     # What others answer.
 
     def answered(self, owner: int, all_done: bool) -> None:
@@ -96,8 +101,8 @@ class Round:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to be done in it, here."""
-        return self.is_combined and not self._unanswered
+        """Whether nothing is left to be done in it, here: the others, too, have what they need from this worker."""
+        return self.is_combined and not self._unanswered and self._unsent <= 0
 
     @property
     def missing(self) -> list[int]:

@@ -58,7 +58,7 @@ ODD = [
     ((6,), "int4"),
     ((17, 4), "float32"),
 ]
-LARGE = [((300, 1001), "float32"), ((9,), "int32"), ((100_003,), "bfloat16"), ((900_001,), "float32")]
+LARGE = [((300, 1001), "float32"), ((9,), "int32"), ((100_003,), "bfloat16"), ((1_300_001,), "float32")]
 Specs = list[tuple[tuple[int, ...], str]]
 SETS: list[Specs] = [MODEL, ODD, [], [((), "float32")], LARGE]
 
@@ -176,6 +176,18 @@ def others(worker: int, addresses: list[str], sock: socket.socket, say: Say) -> 
             assert int(total) == sum(range(group.count))
 
 
+def cycles(worker: int, addresses: list[str], sock: socket.socket, say: Say, count: int) -> float:
+    """So many groups, one after the other; the longest that forming, summing once and closing took."""
+    longest = 0.0
+    with group_of(worker, addresses, sock) as make:
+        for number in range(count):
+            began = time.monotonic()
+            with make(f"number-{number}") as group:
+                assert float(group.all_reduce([np.ones(())])[0]) == group.count
+            longest = max(longest, time.monotonic() - began)
+    return longest
+
+
 # -------------------------------------------------------------------- failures
 
 
@@ -251,5 +263,6 @@ def alone(worker: int, addresses: list[str], sock: socket.socket, say: Say, **op
 
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
-    program.__name__: program for program in (sums, steps, uneven, others, endless, mixed, late, alone)
+    program.__name__: program
+    for program in (sums, steps, uneven, cycles, others, endless, mixed, late, alone)
 }

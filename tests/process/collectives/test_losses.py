@@ -83,8 +83,9 @@ def test_a_worker_that_leaves_early_is_named_with_its_step(nursery: Nursery, wor
         assert "same number of" in end["words"]
 
 
-def test_a_worker_that_fails_is_lost(nursery: Nursery) -> None:
-    for end in mixed(nursery, "fails")[::2]:
+@pytest.mark.parametrize("fault", ["fails", "interrupted"])
+def test_a_worker_that_fails_is_lost(nursery: Nursery, fault: str) -> None:
+    for end in mixed(nursery, fault)[::2]:
         assert (end["ended"], end["task"]) == ("WorkerLost", "/job:worker/task:1"), end
 
 

@@ -64,3 +64,8 @@ def test_a_late_starter_is_waited_for(nursery: Nursery) -> None:
         assert crew.line(2)["listens"]
         crew.start(1)
         assert [end["result"] for end in crew.ends()] == [3.0] * 3
+
+
+def test_groups_come_and_go(nursery: Nursery) -> None:
+    with nursery.crew(3, "cycles", count=30) as crew:
+        assert max(end["result"] for end in crew.ends()) < 5.0

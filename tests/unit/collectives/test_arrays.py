@@ -1,5 +1,8 @@
 """Sums of arrays and the memory that they lie in."""
 
+import gc
+
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -65,3 +68,18 @@ def test_memory_is_used_again_when_nobody_holds_it() -> None:
     assert memory.take() is not first
     del part
     assert memory.take() is first
+
+
+def test_jax_may_read_a_sum_in_place_for_as_long_as_it_likes() -> None:
+    memory = Memory(Layout.plan([ArraySpec((64, 64), FLOAT32)], 2))
+    sums = memory.take()
+    (array,) = sums.arrays()
+    sums.pieces[0][0][0].fill(3.0)
+    read = jax.device_put(array)
+    assert read.unsafe_buffer_pointer() == array.__array_interface__["data"][0]
+    del array
+    assert memory.take() is not sums
+    assert float(read[0, 0]) == 3.0
+    del read
+    gc.collect()
+    assert memory.take() is sums

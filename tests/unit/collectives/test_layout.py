@@ -99,7 +99,7 @@ def test_large_arrays_are_not_packed() -> None:
 def test_large_sums_are_shared_out_and_small_ones_are_not() -> None:
     dtype = np.dtype(np.float32)
     assert Layout.plan([ArraySpec((100,), dtype)], 4).owners == ((0,),)
-    assert Layout.plan([ArraySpec((1 << 20,), dtype)], 2).owners == ((0, 1),)
+    assert Layout.plan([ArraySpec((3 << 19,), dtype)], 2).owners == ((0, 1),)
     assert Layout.plan([], 4).owners == ((0,),)
 
 

@@ -43,6 +43,9 @@ def test_an_owner_awaits_all_parts_and_they_keep_the_workers_order() -> None:
     assert [float(part[0][0]) for part in current.parts()] == [1.0, 1.0, 2.0]
     assert not current.is_over
     current.combined([np.zeros(3)], [])
+    current.sent()
+    assert not current.is_over
+    current.sent()
     assert current.is_over
 
 
@@ -128,7 +131,8 @@ def test_other_generations_and_other_starts_are_refused() -> None:
     book = ledger(generation=3)
     assert not book.meet(1, 2, "old")
     assert book.meet(1, 3, "token of 1")
-    assert book.unmet == [2]
+    assert book.has_met(1)
+    assert not book.has_met(2)
     stale = book.refusal(ticket(1, 1))
     assert stale is not None
     assert "generation 0" in stale.text
