@@ -53,3 +53,10 @@ def test_exits_in_words() -> None:
     assert describe_exit(-9).startswith("signal SIGKILL (killed from outside")
     assert describe_exit(-64) == "signal SIGRTMAX"
     assert describe_exit(-99) == "signal 99"
+
+
+def test_traceback_that_was_survived_is_not_the_failure() -> None:
+    last = words("Traceback (most recent call last):\n  handled\nKeyError: 1\nand on it goes\nout of disk")
+    assert last.failed_at(100.0) == 100.0
+    assert last.text().endswith("out of disk")
+    assert words("Traceback (most recent call last):\n  a\nKeyError: 1").failed_at(2.0) == 0.0
