@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from stratagem.cluster import ClusterSpec, resolve_cluster
 from stratagem.devices import DeviceSpec, current_device, log_placement
+from stratagem.devices.spec import as_spec
 from stratagem.errors import ClusterError, StratagemError, TaskUnreachable, VariableMismatch
 from stratagem.runtime.function import RemoteFunction
 from stratagem.runtime.peers import Peers
@@ -98,9 +99,7 @@ class Session:
     def _place(self, device: str | DeviceSpec | None, variable: object | None = None) -> Place:
         spec = current_device(variable)
         if device is not None:
-            spec = spec.make_merged_spec(
-                device if isinstance(device, DeviceSpec) else DeviceSpec.from_string(device)
-            )
+            spec = spec.make_merged_spec(as_spec(device))
         return Place.of(spec, self._master)
 
     # Variables.
