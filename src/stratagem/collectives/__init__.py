@@ -3,7 +3,7 @@
 A map, from the outside in:
 
     group, options             what a strategy uses
-    exchange, replies          carrying out rounds: sending parts, answering those that come
+    exchange                   carrying out rounds: sending parts, answering those that come
     bonds, meeting, callers    meeting, watching each other, telling of failures, leaving
     members                    who they are, and how to call them
     ledger, rounds, tickets    deciding: who is where, whose part has come, what differs

@@ -42,8 +42,7 @@ class Bonds:
         self._members = members
         self._ledger = ledger
         self._registrar = registrar
-        # Taken again by its owner where a reply is let go of in the middle of something else.
-        lock = threading.RLock()
+        lock = threading.Lock()
         self.changed, self.over = threading.Condition(lock), threading.Condition(lock)
         self.callers = Callers(members.others, f"stratagem-{members.name}")
         # Set once the others know of a failure: who raises at once and ends would seem to be the culprit.

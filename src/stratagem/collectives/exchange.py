@@ -16,7 +16,6 @@ from stratagem.collectives.bonds import DESCRIBE, FAILED, NOT_YET, STATE, TAKEN,
 from stratagem.collectives.failures import Failure, lost
 from stratagem.collectives.ledger import Ledger
 from stratagem.collectives.members import Members, Registrar
-from stratagem.collectives.replies import SentReply
 from stratagem.collectives.rounds import Part, Round
 from stratagem.collectives.sums import sum_in_order
 from stratagem.collectives.tickets import Operation, Ticket
@@ -198,7 +197,9 @@ class Exchange:
         elif (sign := self._await_outcome(admitted, ticket, end)) is not None:
             return sign
         answer = {STATE: TAKEN, "all_done": admitted.all_done, "sizes": admitted.sizes}
-        return SentReply(answer, admitted.outcome, partial(self._sent, admitted))
+        # Woken any sooner, the thread that waits for the end of the round would take the interpreter's lock and a
+        # processor away from the one that is still sending, and so keep another worker waiting.
+        return Reply(answer, admitted.outcome, after=partial(self._sent, admitted))
 
     def _sent(self, current: Round) -> None:
         with self._changed:

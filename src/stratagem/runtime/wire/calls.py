@@ -54,10 +54,17 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Reply:
-    """What a handler answers."""
+    """What a handler answers.
+
+    Attributes:
+        fields: Plain values.
+        tensors: Arrays; they are read while the reply is sent, and not after.
+        after: Called once the reply has been sent, or cannot be: until then nobody may write to the tensors.
+    """
 
     fields: Fields = field(default_factory=dict)
     tensors: Sequence[Any] = ()
+    after: Callable[[], None] | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -130,6 +130,9 @@ def _answer(
         raise
     except Exception as error:  # noqa: BLE001  an answer that cannot be sent, of which nothing was
         return _send_failure(channel, error, stall)
+    finally:
+        if reply.after is not None:
+            reply.after()
 
 
 def _send_failure(channel: Channel, error: BaseException, stall: Stall) -> tuple[int, str]:
