@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from stratagem.errors import VariableNotFound as VariableNotFound
     from stratagem.errors import WorkerLost as WorkerLost
     from stratagem.runtime import TLS as TLS
+    from stratagem.parameters.rules import Async as Async
+    from stratagem.parameters.rules import BoundedStaleness as BoundedStaleness
+    from stratagem.parameters.rules import Sync as Sync
     from stratagem.runtime import RemoteFunction as RemoteFunction
     from stratagem.runtime import RemoteVariable as RemoteVariable
     from stratagem.runtime import Server as Server
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from stratagem.strategies import MirroredStrategy as MirroredStrategy
     from stratagem.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from stratagem.strategies import OneDeviceStrategy as OneDeviceStrategy
+    from stratagem.strategies import ParameterServerStrategy as ParameterServerStrategy
     from stratagem.strategies import PerReplica as PerReplica
     from stratagem.strategies import Strategy as Strategy
     from stratagem.strategies import TPUStrategy as TPUStrategy
@@ -67,7 +71,9 @@ __version__ = "0.1.0"
 
 # The same list as above, for the interpreter: a test holds the two together.
 _HOMES = {
+    "Async": "stratagem.parameters.rules",
     "AuthenticationError": "stratagem.errors",
+    "BoundedStaleness": "stratagem.parameters.rules",
     "CentralStorageStrategy": "stratagem.strategies",
     "ClusterConfig": "stratagem.cluster",
     "ClusterError": "stratagem.errors",
@@ -91,6 +97,7 @@ _HOMES = {
     "MirroredStrategy": "stratagem.strategies",
     "MultiWorkerMirroredStrategy": "stratagem.strategies",
     "OneDeviceStrategy": "stratagem.strategies",
+    "ParameterServerStrategy": "stratagem.strategies",
     "PerReplica": "stratagem.strategies",
     "ProgramRefused": "stratagem.errors",
     "ProtocolError": "stratagem.errors",
@@ -104,6 +111,7 @@ _HOMES = {
     "StratagemError": "stratagem.errors",
     "Strategy": "stratagem.strategies",
     "StrategyError": "stratagem.errors",
+    "Sync": "stratagem.parameters.rules",
     "TLS": "stratagem.runtime",
     "TPUStrategy": "stratagem.strategies",
     "TaskLost": "stratagem.errors",

@@ -23,6 +23,8 @@ SECRET_FILE = "STRATAGEM_SECRET_FILE"
 """A file with the cluster's secret; white space around it does not count."""
 TLS_CA, TLS_CERT, TLS_KEY = "STRATAGEM_TLS_CA", "STRATAGEM_TLS_CERT", "STRATAGEM_TLS_KEY"
 """PEM files for TLS between hosts: the authority, this task's certificate, its key."""
+SNAPSHOT_DIR = "STRATAGEM_SNAPSHOT_DIR"
+"""Where the parameter servers of a run keep their cuts; the launcher makes it."""
 SHARED_MEMORY = "STRATAGEM_SHM"
 """`off` keeps tensors out of shared memory, also between tasks on one host."""
 
@@ -75,6 +77,11 @@ def shared_memory(environ: Mapping[str, str] | None = None) -> bool:
 def log_level(environ: Mapping[str, str] | None = None) -> int:
     """The level of our log lines, from STRATAGEM_LOG; warnings by default."""
     return logging.getLevelNamesMapping().get(current(environ).get(LOG_LEVEL, "").upper(), logging.WARNING)
+
+
+def snapshot_dir(environ: Mapping[str, str] | None = None) -> str | None:
+    """The directory that the launcher made for this run's cuts, if there is one."""
+    return current(environ).get(SNAPSHOT_DIR) or None
 
 
 def set_variables(values: Mapping[str, str]) -> None:

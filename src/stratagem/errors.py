@@ -20,6 +20,7 @@ StratagemError
 │   └── RemoteCallError                    the far side raised something of its own; its traceback is text
 ├── StrategyError (ValueError)             a strategy asked for what it cannot do
 ├── DataError (ValueError)                 a batch or a file that is not what it should be
+├── KeepError                              a snapshot or checkpoint that cannot be written, or is damaged
 └── LaunchError                            a job that cannot be started as asked
 
 Each message says what was got, what is allowed, and what to do next. Foreign errors (sockets, JAX, the
@@ -113,6 +114,10 @@ class StrategyError(StratagemError, ValueError):
 
 class DataError(StratagemError, ValueError):
     """A batch or a file that is not what it should be."""
+
+
+class KeepError(StratagemError):
+    """A snapshot or checkpoint that cannot be written, or is missing, unfinished or damaged."""
 
 
 class LaunchError(StratagemError):

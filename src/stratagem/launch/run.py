@@ -12,6 +12,7 @@ from stratagem.errors import LaunchError
 from stratagem.launch.output import LogFiles
 from stratagem.launch.plan import JobShape, user_command
 from stratagem.launch.policy import Policy, RestartRule
+from stratagem.launch.snapshots import snapshot_directory
 from stratagem.launch.supervisor import Supervisor
 
 _NUMBER = click.IntRange(min=0)
@@ -96,11 +97,14 @@ def run_job(shape: JobShape, policy: Policy | None = None, log_files: LogFiles |
         raise LaunchError(
             f"a local cluster needs Linux (prctl and /proc), to be sure of ending it; this is {sys.platform}"
         )
-    supervisor = Supervisor(
-        shape,
-        policy or Policy(shape.tasks, shape.servers),
-        inherited=environment.current(),
-        log_files=log_files,
-        colour=os.isatty(1) and not environment.no_colour(),
-    )
-    return supervisor.run()
+    with snapshot_directory(shape.ps, environment.current()) as (inherited, snapshots):
+        code = Supervisor(
+            shape,
+            policy or Policy(shape.tasks, shape.servers),
+            inherited=inherited,
+            log_files=log_files,
+            colour=os.isatty(1) and not environment.no_colour(),
+        ).run()
+        if snapshots is not None:
+            snapshots.is_wanted = code != 0
+        return code

@@ -68,6 +68,7 @@ def serve(
     with Server(
         config.cluster, config.job_name, config.task_index, secret=secret, insecure=insecure
     ) as server:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if server.is_done else EXIT_TERMINATED))
         click.echo(f"{server.task} serves at {server.target}")
         server.join()
 

@@ -31,13 +31,16 @@ class Executor:
     Args:
         task: This task's name.
         peers: The cluster, for values that live on other tasks.
+
+    Attributes:
+        programs: The programs that clients have shipped.
     """
 
     def __init__(self, task: str, peers: Peers) -> None:
         self._task = task
         self._peers = peers
         self._store = VariableStore(physical_memory())
-        self._programs = ProgramCache()
+        self.programs = ProgramCache()
         self._local_device = cache(find_device)  # the devices of a process do not change
         self._threads = ThreadPoolExecutor(_MOST_FETCHES, thread_name_prefix="stratagem-fetch")
 
@@ -58,12 +61,12 @@ class Executor:
 
     def describe(self) -> Fields:
         """Variables and programs, for the status."""
-        return {"variables": self._store.describe(), "programs": asdict(self._programs.statistics())}
+        return {"variables": self._store.describe(), "programs": asdict(self.programs.statistics())}
 
     def close(self) -> None:
         """End the threads and processes that it has started."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._programs.close()
+        self.programs.close()
 
     # Devices.
 
@@ -117,7 +120,7 @@ class Executor:
 
     def _load(self, request: Request) -> Reply:
         _, donate, device = self._variant(request.fields)
-        self._programs.load(request.take(0).tobytes(), donate, device)
+        self.programs.load(request.take(0).tobytes(), donate, device)
         return Reply()
 
     def _variant(self, fields: Fields) -> tuple[set[str], tuple[int, ...], jax.Device]:
@@ -132,7 +135,7 @@ class Executor:
         fields = request.fields
         inputs, outputs = fields["inputs"], fields["outputs"]
         updated, donate, device = self._variant(fields)
-        program = self._programs.find(fields["program"], donate, device)
+        program = self.programs.find(fields["program"], donate, device)
         if program is None:
             return Reply({"missing": True})
         seconds = DEFAULT_TIMEOUT if request.timeout is None else request.timeout

@@ -7,7 +7,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Self
@@ -20,7 +20,9 @@ from stratagem.devices import list_devices
 from stratagem.errors import ClusterError, StratagemError
 from stratagem.runtime.executor import Executor
 from stratagem.runtime.peers import Peers, task_name
+from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.roster import Roster
+from stratagem.runtime.services import installed_services
 from stratagem.runtime.wire import TLS, Credentials, Handler, Listener, Reply, Request
 from stratagem.runtime.wire.addresses import bind
 
@@ -75,6 +77,9 @@ class Server:
         self._done = threading.Event()
         self._has_finished = threading.Event()
         self._stopping = threading.Event()
+        self._descriptions: dict[str, Callable[[], object]] = {}
+        self._when_finished: list[Callable[[str], None]] = []
+        self._when_closed: list[Callable[[], None]] = []
         address = Address.parse(spec.task_address(job, index))
         self._listener = Listener(_socket_at(address), credentials=credentials, insecure=insecure)
         self.cluster = _with_port(spec, job, index, self._listener.address.port)
@@ -91,6 +96,8 @@ class Server:
         self.target = f"sg://{Address(address.host, self._listener.address.port)}"
         if announce_devices:
             self.announce_devices()
+        for service in installed_services():
+            service(self)
         self._listener.start()
         self._heartbeat = threading.Thread(target=self._beat, name="stratagem-heartbeat", daemon=True)
         self._heartbeat.start()
@@ -108,6 +115,42 @@ class Server:
     def register(self, name: str, handler: Handler) -> None:
         """Answer calls of that name with a function: how upper layers add their own."""
         self._listener.register(name, handler)
+
+    @property
+    def programs(self) -> ProgramCache:
+        """The programs that were shipped here, for upper layers that run some of their own."""
+        return self._executor.programs
+
+    def describe_also(self, key: str, describe: Callable[[], object]) -> None:
+        """Show more in this task's status, in plain values."""
+        self._descriptions[key] = describe
+
+    def when_finished(self, call: Callable[[str], None]) -> None:
+        """Call a function with the name of every worker that finishes, or is given up, from now on."""
+        self._when_finished.append(call)
+
+    def when_closed(self, call: Callable[[], None]) -> None:
+        """Call a function when this server stops."""
+        self._when_closed.append(call)
+
+    # Who is still there.
+
+    def has_finished(self, task: str) -> bool:
+        """Whether a worker has finished, or was given up, as far as is known here."""
+        return task in self._roster.finished
+
+    def silent_for(self, seconds: float) -> set[str]:
+        """The workers that have not finished, and gave no sign of life for so long."""
+        return self._roster.silent(time.monotonic(), seconds)
+
+    def give_up(self, task: str) -> None:
+        """Wait no longer for a worker: the job is done without it."""
+        self._learn([task])
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the job is done: every worker has finished, or was given up."""
+        return self._roster.is_done
 
     # Life.
 
@@ -130,6 +173,8 @@ class Server:
     def _close(self) -> None:
         self._stopping.set()
         self._done.set()
+        for call in self._when_closed:
+            call()
         self.peers.close()
         self._listener.stop()
         self._executor.close()
@@ -168,7 +213,9 @@ class Server:
     def _learn(self, finished: list[object]) -> None:
         """Take note of workers that have finished; when all have, the job is done."""
         for task in map(str, finished):
-            self._roster.finish(task)
+            if self._roster.finish(task, time.monotonic()):
+                for call in self._when_finished:
+                    call(task)
         if self._roster.is_done and not self._done.is_set():
             _log.info("%s: every worker has finished, the job is done", self.task)
             self._done.set()
@@ -192,6 +239,7 @@ class Server:
                 "devices": [found.name for found in list_devices()],
                 "roster": self._roster.describe(time.monotonic()),
                 **self._executor.describe(),
+                **{key: describe() for key, describe in self._descriptions.items()},
             }
         )
 

@@ -13,8 +13,8 @@ import optax
 from stratagem.cluster import ClusterSpec
 from stratagem.errors import StrategyError
 from stratagem.strategies.engines import Engine, Step
+from stratagem.strategies.feeds import Feed, InStepFeed
 from stratagem.strategies.input_context import InputContext
-from stratagem.strategies.inputs import DistributedBatches
 from stratagem.strategies.per_replica import PerReplica
 from stratagem.strategies.workers import Workers
 from stratagem.waist import FunctionTrainable, Metrics, TrainState, new_state
@@ -36,16 +36,25 @@ class Strategy:
         >>> strategy.fetch(state).params
     """
 
-    def __init__(self, engine: Engine, workers: Workers) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        workers: Workers,
+        *,
+        feed: Feed | None = None,
+        workers_in_sync: int | None = None,
+    ) -> None:
         self._engine = engine
         self._workers = workers
+        self._feed: Feed = InStepFeed(engine.replicas, workers) if feed is None else feed
+        self._workers_in_sync = workers.count if workers_in_sync is None else workers_in_sync
 
     # Who.
 
     @property
     def num_replicas_in_sync(self) -> int:
         """How many replicas' gradients make one update."""
-        return len(self._engine.replicas) * self._workers.count
+        return len(self._engine.replicas) * self._workers_in_sync
 
     @property
     def is_chief(self) -> bool:
@@ -110,28 +119,30 @@ class Strategy:
 
     def fetch(self, state: TrainState) -> TrainState:
         """A copy on the host: `.params`, `.opt_state`, `.ema` and `.step` as NumPy arrays."""
+        if state.recipe.served is not None:
+            return state.recipe.served.fetch(state)
         fetched: TrainState = jax.tree.map(np.array, state)
         return fetched
 
     # Data.
 
-    def distribute(self, batches: Iterable[Any]) -> DistributedBatches:
+    def distribute(self, batches: Iterable[Any]) -> Iterable[Any]:
         """Give each worker its share of each global batch, on its devices, one step ahead.
 
         Args:
             batches: Global batches on the host: pytrees of arrays with the rows first. Every worker passes the
                 same ones, in the same order.
         """
-        return DistributedBatches(batches, self._engine.replicas, self._workers, shares=True)
+        return self._feed.share(batches)
 
-    def distribute_from_function(self, fn: Callable[[InputContext], Iterable[Any]]) -> DistributedBatches:
+    def distribute_from_function(self, fn: Callable[[InputContext], Iterable[Any]]) -> Iterable[Any]:
         """The same, for batches that each worker makes for itself: nothing is shared out.
 
         Args:
             fn: Makes this worker's batches, knowing its place among the workers.
         """
         context = InputContext(self._workers.count, self._workers.index, self.num_replicas_in_sync)
-        return DistributedBatches(fn(context), self._engine.replicas, self._workers, shares=False)
+        return self._feed.own(fn(context))
 
     # By hand.
 

@@ -53,6 +53,19 @@ class Replicas:
         accelerators = [each.device for each in found if each.spec.device_type != "CPU"]
         return cls(accelerators or [each.device for each in found])
 
+    @classmethod
+    def first(cls, count: int | None) -> "Replicas":
+        """So many of this process's devices, or all of them."""
+        found = cls.named(None)
+        if count is None or count == len(found):
+            return found
+        if count > len(found):
+            raise StrategyError(
+                f"{count} devices are asked for and this process has {len(found)}: start it with more (stratagem run "
+                f"--devices-per-worker {count}, or sg.configure(virtual_devices={count})), or ask for fewer"
+            )
+        return cls(found.devices[:count])
+
     def __len__(self) -> int:
         return len(self.devices)
 

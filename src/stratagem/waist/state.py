@@ -1,7 +1,7 @@
 """All that changes while a model is trained, as one value that goes into a step and comes out of it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ class Recipe:
         opt_state_tree: The structure of the optimizer's state.
         ema: The moving averages to keep, if any.
         seed: What random numbers are drawn from, with the step.
+        served: Where the rest of the state is, if it is not with this process.
     """
 
     updater: Updater
@@ -30,6 +31,15 @@ class Recipe:
     opt_state_tree: PyTreeDef
     ema: ExponentialMovingAverage | None = None
     seed: int = 0
+    served: "Elsewhere | None" = None
+
+
+class Elsewhere(Protocol):
+    """A model that lives with others: a state of it here has its parameters, and no more."""
+
+    def fetch(self, state: "TrainState") -> "TrainState":
+        """All of it, on this host."""
+        ...
 
 
 @dataclass(frozen=True)

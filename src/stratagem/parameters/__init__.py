@@ -1,0 +1,1 @@
+"""Variables that live on parameter servers: how they are cut, kept, updated and reached."""

@@ -1,0 +1,268 @@
+"""What parameter server 0 decides for all: who takes part, and which pushes make which update. Pure.
+
+A push is complete when every server has its part. Only then does the update rule see it, so an update is made on
+all servers or on none; and every server makes the same updates in the same order, that of the global step.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stratagem.errors import StrategyError
+from stratagem.parameters.machines import Apply, Count, Drop, Instruction, Push, machine_of
+from stratagem.parameters.rules import UpdateRule
+from stratagem.runtime.wire import Fields
+
+_REMEMBERED = 8
+"""Decisions kept for each worker: it has one push or two under way, never more."""
+
+
+APPLIED, DROPPED, COUNTED = "applied", "dropped", "counted"
+
+
+class Decision(NamedTuple):
+    """What became of a push.
+
+    Attributes:
+        kind: Applied in an update, dropped, or counted: kept for an update to come.
+        step: The global step that its update made; the present one, if it was not applied.
+        pushes: Those that the update is made of, in the order in which they are averaged.
+        why: Why it was dropped.
+        cut: Whether every server is to copy its values right after this update.
+    """
+
+    kind: str
+    step: int
+    pushes: tuple[Push, ...] = ()
+    why: str = ""
+    cut: bool = False
+
+    def to_fields(self) -> Fields:
+        """The same in plain values."""
+        return {
+            "kind": self.kind,
+            "step": self.step,
+            "pushes": [list(push) for push in self.pushes],
+            "why": self.why,
+            "cut": self.cut,
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> "Decision":
+        """The decision that was told."""
+        pushes = tuple(Push(*values) for values in fields["pushes"])
+        return cls(fields["kind"], fields["step"], pushes, fields["why"], fields["cut"])
+
+
+@dataclass
+class Member:
+    """What is known of one worker.
+
+    Attributes:
+        incarnation: The latest start of it; none if it has not come yet.
+        sequence: Its last push that was applied or dropped.
+        is_active: Whether it is pushing, rather than between two passes over its data.
+        has_gone: Why it takes part no more, if it has finished or was given up.
+    """
+
+    incarnation: str | None = None
+    sequence: int = 0
+    is_active: bool = True
+    has_gone: str = ""
+    decisions: dict[int, Decision] = field(default_factory=dict)
+
+
+class Authority:
+    """The book that all servers follow.
+
+    Args:
+        rule: The update rule.
+        workers: How many workers there are.
+        servers: Which servers must have their part of a push before it counts.
+
+    Attributes:
+        step: The global step: how many updates have been decided.
+        cut_wanted: Whether the next update is to be followed by a copy of all values.
+        staleness: How many pushes were applied so many steps after the parameters they were computed on.
+        dropped: How many pushes of each worker were dropped.
+        applied_at_cut: What `applied` was right after the last update that was followed by a copy.
+    """
+
+    def __init__(self, rule: UpdateRule, workers: int, servers: Iterable[int]) -> None:
+        self.step = 0
+        self.cut_wanted = False
+        self.staleness: Counter[int] = Counter()
+        self.dropped: Counter[int] = Counter()
+        self.applied_at_cut: dict[int, tuple[str, int]] = {}
+        self._machine = machine_of(rule, workers)
+        self._servers = frozenset(servers)
+        self._members = {worker: Member() for worker in range(workers)}
+        self._arrivals: dict[Push, set[int]] = {}
+        self._held: list[Push] | None = None
+
+    # Who takes part.
+
+    @property
+    def active(self) -> set[int]:
+        """The workers that updates wait for."""
+        return {
+            worker
+            for worker, member in self._members.items()
+            if member.is_active
+            and not member.has_gone
+            and (member.incarnation is not None or self._machine.counts_absent)
+        }
+
+    def member(self, worker: int) -> Member:
+        """What is known of a worker.
+
+        Raises:
+            StrategyError: There is no such worker.
+        """
+        try:
+            return self._members[worker]
+        except KeyError:
+            raise StrategyError(f"there is no worker {worker}: the job has {len(self._members)}") from None
+
+    def join(self, worker: int, incarnation: str) -> None:
+        """A worker has come, or come again; what an earlier start of it had not finished is forgotten."""
+        member = self.member(worker)
+        if member.incarnation == incarnation:
+            return
+        for push in [push for push in self._arrivals if push.worker == worker]:
+            del self._arrivals[push]
+        self._machine.forget(worker)
+        self._members[worker] = Member(incarnation, is_active=True)
+        self._changed()
+
+    def pause(self, worker: int) -> None:
+        """A worker has come to the end of its data for now; its next push brings it back."""
+        member = self.member(worker)
+        if member.is_active:
+            member.is_active = False
+            self._machine.forget(worker)
+            self._changed()
+
+    def leave(self, worker: int, why: str) -> None:
+        """A worker has finished, or was given up."""
+        member = self.member(worker)
+        if not member.has_gone:
+            member.has_gone = why
+            self._machine.forget(worker)
+            self._changed()
+
+    # Pushes.
+
+    def arrived(self, push: Push, server: int) -> None:
+        """A server has its part of a push."""
+        member = self.member(push.worker)
+        if push.incarnation != member.incarnation or push.sequence <= member.sequence:
+            return  # of an earlier start, or decided already
+        if not member.is_active:
+            member.is_active = True
+            self._changed()
+        arrivals = self._arrivals.setdefault(push, set())
+        arrivals.add(server)
+        if arrivals >= self._servers:
+            del self._arrivals[push]
+            if self._held is not None:
+                self._held.append(push)
+            else:
+                self._complete(push)
+
+    def decision(self, worker: int, incarnation: str, sequence: int) -> Decision | None:
+        """What became of a push; `None` if that is not known yet."""
+        member = self.member(worker)
+        if incarnation != member.incarnation:
+            return Decision(DROPPED, self.step, why="this worker has been started again since")
+        return member.decisions.get(sequence)
+
+    def waits_for(self, worker: int) -> list[int]:
+        """For whom a worker has to wait before it may go on."""
+        return self._machine.waits_for(worker, self.active)
+
+    def missing(self) -> list[int]:
+        """Whose pushes the next update waits for."""
+        return self._machine.missing(self.active)
+
+    # Standing still.
+
+    def hold(self) -> int:
+        """Decide nothing until `release`; the step at which all servers will then stand still."""
+        if self._held is None:
+            self._held = []
+        return self.step
+
+    def release(self) -> None:
+        """Go on deciding."""
+        held, self._held = self._held, None
+        for push in held or ():
+            self._complete(push)
+
+    def rewind(self, step: int, applied: dict[int, tuple[str, int]]) -> None:
+        """Go back to an earlier step.
+
+        Args:
+            step: The step.
+            applied: For each worker that had pushed, which start of it, and its last push that was decided.
+        """
+        self.step = step
+        self._arrivals.clear()
+        self._held = None
+        self._machine.reset()
+        for worker, member in self._members.items():
+            incarnation, sequence = applied.get(worker, (None, 0))
+            if member.incarnation is None or member.incarnation == incarnation:
+                member.incarnation, member.sequence = incarnation, sequence
+            else:
+                member.sequence = 0
+            member.decisions.clear()
+
+    @property
+    def applied(self) -> dict[int, tuple[str, int]]:
+        """For each worker that has come: which start of it, and its last push that was decided."""
+        return {
+            worker: (member.incarnation, member.sequence)
+            for worker, member in self._members.items()
+            if member.incarnation is not None
+        }
+
+    # Deciding.
+
+    def _complete(self, push: Push) -> None:
+        self._follow(self._machine.complete(push, self.step, self.active))
+
+    def _changed(self) -> None:
+        self._follow(self._machine.changed(self.step, self.active))
+
+    def _follow(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Apply(pushes):
+                    self._apply(pushes)
+                case Drop(push, why):
+                    self.dropped[push.worker] += 1
+                    self._decide(push, Decision(DROPPED, self.step, why=why))
+                case Count(push):
+                    self._decide(push, Decision(COUNTED, self.step))
+
+    def _apply(self, pushes: tuple[Push, ...]) -> None:
+        for push in pushes:
+            self.staleness[self.step - push.base] += 1
+        self.step += 1
+        decision = Decision(APPLIED, self.step, pushes, cut=self.cut_wanted)
+        self.cut_wanted = False
+        for push in pushes:
+            self._decide(push, decision)
+        if decision.cut:
+            self.applied_at_cut = self.applied
+
+    def _decide(self, push: Push, decision: Decision) -> None:
+        member = self._members[push.worker]
+        if push.incarnation != member.incarnation:
+            return
+        member.sequence = max(member.sequence, push.sequence)
+        member.decisions[push.sequence] = decision
+        for old in sorted(member.decisions)[:-_REMEMBERED]:
+            del member.decisions[old]

@@ -1,0 +1,162 @@
+"""What one parameter server has to know of a model: the form of what it holds, and how it is updated."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stratagem.errors import ProtocolError, StrategyError
+from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
+from stratagem.runtime.programs.summary import TensorSpec
+from stratagem.runtime.wire import Fields
+
+_RULES: dict[str, type[UpdateRule]] = {rule.__name__: rule for rule in (Async, Sync, BoundedStaleness)}
+
+
+@dataclass(frozen=True)
+class Held:
+    """One array that a server holds.
+
+    Attributes:
+        name: Its name, in words that a user knows.
+        spec: Its shape and dtype.
+    """
+
+    name: str
+    spec: TensorSpec
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """The part of one model on one server. Every worker computes the same, and any of them may tell it.
+
+    Attributes:
+        name: Of the model, among those of a job.
+        server: Which server this part is for.
+        servers: The tasks of all servers.
+        workers: The tasks of all workers.
+        participants: The servers that have to have their part of a push: those that hold something, and server 0.
+        leaves: What has a gradient, in order.
+        slots: What the update keeps beside it.
+        commons: What the update has to be told of the gradients of all servers together.
+        rule: How pushes become updates.
+        update: Hash of the program: leaves, slots, gradients, commons, step → leaves, slots.
+        partials: Hash of the program: gradients → this server's share in the commons; empty if it has none.
+        combine: Hash of the program: all servers' partials, in their order → commons; for server 0 alone.
+        snapshot_dir: Where cuts are kept; none are without it.
+        snapshot_secs: Seconds from cut to cut.
+        rejoin_timeout: Seconds for which a worker, or a server, that is silent may come back.
+        tensors: For server 0: what is where in a cut, as the manifest has it.
+    """
+
+    name: str
+    server: int
+    servers: tuple[str, ...]
+    workers: tuple[str, ...]
+    participants: tuple[int, ...]
+    leaves: tuple[Held, ...]
+    slots: tuple[Held, ...]
+    commons: tuple[TensorSpec, ...]
+    rule: UpdateRule
+    update: str
+    partials: str
+    combine: str
+    snapshot_dir: str | None
+    snapshot_secs: float
+    rejoin_timeout: float
+    tensors: Any = None
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """All arrays of this server."""
+        return (*self.leaves, *self.slots)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory they take."""
+        return sum(each.spec.nbytes for each in self.held)
+
+    def to_fields(self) -> Fields:
+        """The same in plain values."""
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "servers": list(self.servers),
+            "workers": list(self.workers),
+            "participants": list(self.participants),
+            "leaves": [_plain(each) for each in self.leaves],
+            "slots": [_plain(each) for each in self.slots],
+            "commons": [[list(spec.shape), spec.dtype] for spec in self.commons],
+            "rule": [type(self.rule).__name__, asdict(self.rule)],
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> "StoreConfig":
+        """The configuration that was told.
+
+        Raises:
+            ProtocolError: It is none.
+        """
+        try:
+            kind, values = fields["rule"]
+            return cls(
+                **{name: fields[name] for name in _PLAIN},
+                servers=tuple(fields["servers"]),
+                workers=tuple(fields["workers"]),
+                participants=tuple(fields["participants"]),
+                leaves=_held(fields["leaves"]),
+                slots=_held(fields["slots"]),
+                commons=tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in fields["commons"]),
+                rule=_RULES[kind](**values),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"a model that cannot be read: {error!r:.200}") from error
+
+    def check_same(self, other: "StoreConfig", teller: str) -> None:
+        """Raise unless another worker means the same model.
+
+        Raises:
+            StrategyError: It differs; the message shows in what.
+        """
+        mine, theirs = self.to_fields(), other.to_fields()
+        for key, value in mine.items():
+            if theirs[key] != value:
+                raise StrategyError(
+                    f"{teller} brings another model than the one on {self.servers[self.server]}: {_WORDS.get(key, key)} "
+                    f"is {_difference(theirs[key], value)}. All workers must run the same script with the same arguments"
+                )
+
+
+_PLAIN = (
+    "name",
+    "server",
+    "update",
+    "partials",
+    "combine",
+    "snapshot_dir",
+    "snapshot_secs",
+    "rejoin_timeout",
+    "tensors",
+)
+_WORDS = {
+    "leaves": "what is trained",
+    "slots": "the optimizer's state",
+    "update": "the optimizer, or a number in it,",
+    "rule": "the update rule",
+}
+
+
+def _plain(held: Held) -> list[Any]:
+    return [held.name, list(held.spec.shape), held.spec.dtype]
+
+
+def _held(values: Sequence[Any]) -> tuple[Held, ...]:
+    return tuple(Held(name, TensorSpec(tuple(shape), dtype)) for name, shape, dtype in values)
+
+
+def _difference(got: Any, expected: Any) -> str:
+    """Two values, or for lists the first elements in which they differ."""
+    if isinstance(got, list) and isinstance(expected, list):
+        for one, other in zip(got, expected, strict=False):
+            if one != other:
+                return f"{one!r} instead of {other!r}"
+        return f"{len(got)} of them instead of {len(expected)}"
+    return f"{got!r} instead of {expected!r}"

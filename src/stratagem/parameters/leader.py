@@ -1,0 +1,452 @@
+"""What server 0 does for all servers of a model: carries out what the authority decides, opens, cuts, recovers."""
+
+import logging
+import secrets
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stratagem.errors import KeepError, RemoteError, StrategyError
+from stratagem.keep import Cut, Manifest, ShardRecord, TensorEntry
+from stratagem.parameters import protocol
+from stratagem.parameters.authority import Authority, Decision
+from stratagem.parameters.cutting import KEPT_CUTS, shard_name
+from stratagem.parameters.gatherings import Gatherings
+from stratagem.parameters.machines import Push
+from stratagem.parameters.part import ModelPart
+from stratagem.parameters.store import Array, RolledBack
+from stratagem.runtime.peers import Peers
+from stratagem.runtime.wire import Fields
+
+_log = logging.getLogger("stratagem")
+_HOLD_SECONDS = 30.0
+_CUT_SECONDS = 600.0
+_REMEMBERED = 16
+T = TypeVar("T")
+
+
+class Leader:
+    """The one authority over a model.
+
+    Args:
+        part: Server 0's own part.
+        peers: The other servers.
+
+    Attributes:
+        authority: The book; `changed` guards it, and tells of every change in it.
+        is_open: Whether the model is being trained.
+    """
+
+    def __init__(self, part: ModelPart, peers: Peers) -> None:
+        config = part.config
+        self.part = part
+        self.authority = Authority(config.rule, len(config.workers), config.participants)
+        self.gatherings = Gatherings()
+        self.changed = threading.Condition()
+        self.is_open = False
+        self.epoch: str | None = None
+        self._peers = peers
+        self._opening = threading.Lock()
+        self._starts: list[str] = []
+        self._partials: dict[int, dict[int, Sequence[Array]]] = defaultdict(dict)
+        self._commons: dict[int, Sequence[Array]] = {}
+        self._metrics: dict[tuple[int, str, int], dict[str, float]] = {}
+        self._digests: dict[int, tuple[str, bytes]] = {}
+        self._held_until = 0.0
+        self._cut_at = time.monotonic()
+        self._cut_step = 0
+        self._is_cutting = False
+        self._threads = ThreadPoolExecutor(max(1, len(config.servers)), thread_name_prefix="stratagem-leader")
+
+    # Pushes.
+
+    def arrived(self, epoch: str, push: Push, server: int, end: float) -> Decision | None:
+        """A server has its part of a push; what becomes of it, if that is known before the end."""
+        with self.changed:
+            self._check(epoch)
+            known = self.authority.decision(*push[:3])
+            if known is not None:
+                return known
+            before = self.authority.step
+            self.authority.arrived(push, server)
+            if self.authority.step != before:
+                self.changed.notify_all()
+            while (decision := self.authority.decision(*push[:3])) is None:
+                if not self.changed.wait(max(0.0, end - time.monotonic())):
+                    return None
+                self._check(epoch)
+            return decision
+
+    def known(self, epoch: str, push: Push) -> Decision | None:
+        """What became of a push, if that is known."""
+        with self.changed:
+            self._check(epoch)
+            return self.authority.decision(*push[:3])
+
+    def note(self, push: Push, metrics: dict[str, float]) -> None:
+        """Take the metrics of a push down: of those that make one update, each worker is told the means."""
+        with self.changed:
+            self._metrics[push[:3]] = metrics
+            while len(self._metrics) > _REMEMBERED * len(self.part.config.workers):
+                del self._metrics[next(iter(self._metrics))]
+
+    def means(self, decision: Decision) -> dict[str, float]:
+        """The means of the metrics over the rows of all pushes of an update."""
+        with self.changed:
+            told = [(push.rows, self._metrics.get(push[:3], {})) for push in decision.pushes if push.rows]
+        rows = sum(count for count, _ in told)
+        names = told[0][1] if told else {}
+        return {name: sum(count * metrics.get(name, 0.0) for count, metrics in told) / rows for name in names}
+
+    def may_go_on(self, epoch: str, worker: int, end: float) -> list[int]:
+        """For whom a worker must wait: nobody, or those who have not come by the end."""
+        with self.changed:
+            while (waits_for := self.authority.waits_for(worker)) and self.changed.wait(
+                max(0.0, end - time.monotonic())
+            ):
+                self._check(epoch)
+            return waits_for
+
+    def commons(self, epoch: str, step: int, server: int, partials: Sequence[Array]) -> Sequence[Array]:
+        """What the gradients of all servers have in common in a step, once all have given their share.
+
+        Raises:
+            RolledBack: They will not come: all go back to an earlier step.
+        """
+        with self.changed:
+            self._check(epoch)
+            told = self._partials[step]
+            told[server] = [np.array(part) for part in partials]
+            if len(told) == len(self.part.config.participants):
+                assert self.part.combine is not None
+                ordered = [part for each in sorted(told) for part in told[each]]
+                self._commons[step] = [np.asarray(array) for array in self.part.combine(ordered, wait=True)]
+                for old in [old for old in self._commons if old < step - 1]:
+                    del self._commons[old]
+                del self._partials[step]
+                self.changed.notify_all()
+            while step not in self._commons:
+                self.changed.wait(protocol.PATIENCE)
+                self._check(epoch)
+            return self._commons[step]
+
+    def _check(self, epoch: str) -> None:
+        if epoch != self.epoch or not self.is_open:
+            raise RolledBack("the servers have gone back to an earlier step, or are about to")
+
+    # Workers.
+
+    def join(
+        self, worker: int, incarnation: str, is_chief: bool, starts: list[str], had_values: bool
+    ) -> Fields:
+        """A worker wants to take part, having told every server of the model.
+
+        Args:
+            worker: Its number.
+            incarnation: Which start of it.
+            is_chief: Whether it may bring initial values.
+            starts: Which start of each server it has told.
+            had_values: Whether a server other than this one has values.
+
+        Returns:
+            What to do: train, bring values, or wait and come again; or that a server has lost its values, and there
+            is no cut to go back to.
+        """
+        with self._opening:
+            if not self.is_open or starts != self._starts:
+                waiting = self._recover(starts, had_values, is_chief)
+                if waiting is not None:
+                    return waiting
+            with self.changed:
+                self.authority.join(worker, incarnation)
+                self.changed.notify_all()
+                return {protocol.STATE: protocol.OK, "epoch": self.epoch, "step": self.authority.step}
+
+    def pause(self, worker: int) -> None:
+        """A worker's data have ended for now."""
+        with self.changed:
+            self.authority.pause(worker)
+            self.changed.notify_all()
+
+    def leave(self, worker: int, why: str) -> None:
+        """A worker has finished, or is given up."""
+        with self.changed:
+            if not self.authority.member(worker).has_gone:
+                self.authority.leave(worker, why)
+                self.gatherings.look(self.expected)
+                self.changed.notify_all()
+
+    @property
+    def expected(self) -> set[int]:
+        """The workers that have come, or are waited for, and have not gone."""
+        return {
+            worker
+            for worker in range(len(self.part.config.workers))
+            if not self.authority.member(worker).has_gone
+        }
+
+    def same(self, worker: int, number: int, digest: bytes) -> None:
+        """Raise unless a worker's data begin as those of the first one who told.
+
+        Raises:
+            StrategyError: They differ.
+        """
+        task = self.part.config.workers[worker]
+        with self.changed:
+            first, expected = self._digests.setdefault(number, (task, digest))
+        if expected != digest:
+            raise StrategyError(f"the first batch of {task} is not that of {first}")
+
+    # Standing still.
+
+    def hold(self) -> int:
+        """Let no update happen until `release`, or for half a minute; the step at which all stand still."""
+        with self.changed:
+            self._held_until = time.monotonic() + _HOLD_SECONDS
+            return self.authority.hold()
+
+    def release(self) -> None:
+        """Let updates happen."""
+        with self.changed:
+            self._held_until = 0.0
+            self.authority.release()
+            self.changed.notify_all()
+
+    # Opening, and coming back.
+
+    def open(self, starts: list[str]) -> None:
+        """The chief has brought values to all servers: begin with them."""
+        with self._opening:
+            if not self.is_open:
+                self._begin(0, {}, starts)
+
+    def _recover(self, starts: list[str], had_values: bool, is_chief: bool) -> Fields | None:
+        """Bring all servers to one cut, and begin from there; what to wait for, if that is not to be."""
+        was_open, reached = self.is_open, self.authority.step
+        self._close()
+        try:
+            cut = self._newest()
+        except RemoteError as error:
+            return {protocol.STATE: protocol.WAIT, "why": f"a server does not answer: {error}"}
+        if cut is not None:
+            step = cut.manifest.step
+            applied = {int(worker): tuple(told) for worker, told in cut.manifest.meta["applied"].items()}
+            assert self.part.cuts is not None
+            self.part.cuts.rewind(step)
+            if was_open:
+                _log.warning(
+                    "model %s: a server was lost, all go back from step %d to the cut of step %d: %d updates are lost",
+                    self.part.config.name,
+                    reached,
+                    step,
+                    reached - step,
+                )
+            else:
+                _log.warning(
+                    "model %s goes on from the cut of step %d in %s",
+                    self.part.config.name,
+                    step,
+                    self.part.cuts.root,
+                )
+            self._begin(step, applied, starts)
+            return None
+        if was_open or had_values:
+            lost = [
+                task
+                for task, now, before in zip(
+                    self.part.config.servers, starts, self._starts or starts, strict=True
+                )
+                if now != before
+            ]
+            why = (
+                f"{', '.join(lost) or self.part.config.servers[0]} was lost with its part of model "
+                f"{self.part.config.name!r}, and there is no snapshot to go back to: give the strategy a snapshot_dir "
+                "(stratagem run makes one by itself)"
+            )
+            return {protocol.STATE: protocol.LOST, "why": why}
+        if is_chief:
+            return {protocol.STATE: protocol.WANTED}
+        return {protocol.STATE: protocol.WAIT, "why": "the chief has not brought the initial values"}
+
+    def _close(self) -> None:
+        with self.changed:
+            self.is_open, self.epoch = False, None
+            self._partials.clear()
+            self._commons.clear()
+            self.changed.notify_all()
+
+    def _newest(self) -> Cut | None:
+        """The newest cut that every server can read; all have its values then."""
+        if self.part.cuts is None or self.part.cuts.latest() is None:
+            return None
+        return self.part.cuts.newest_readable(self._restore_all)
+
+    def _restore_all(self, cut: Cut) -> None:
+        def restore(server: int) -> None:
+            record = cut.manifest.record(shard_name(server))
+            if server == 0:
+                self.part.restore(None, cut.manifest.step, record)
+            else:
+                fields = {"step": cut.manifest.step, "record": record.to_dict()}
+                self._call(server, protocol.RESTORE, fields)
+
+        for problem in self._everywhere(_caught(restore)):
+            if problem is not None:
+                raise problem
+
+    def _begin(self, step: int, applied: dict[int, tuple[str, int]], starts: list[str]) -> None:
+        epoch = secrets.token_hex(8)
+
+        def begin(server: int) -> None:
+            if server == 0:
+                self.part.filled.begin(epoch)
+            else:
+                self._call(server, protocol.BEGIN, {"epoch": epoch})
+
+        self._everywhere(begin)
+        with self.changed:
+            self.authority.rewind(step, applied)
+            self.epoch, self._starts = epoch, starts
+            self._cut_step, self._cut_at = step, time.monotonic()
+        if self.part.cuts is not None and self.part.cuts.latest() is None:
+            self._everywhere(self._cut_now)
+            self._finish_cut(step, {})
+        with self.changed:
+            self.is_open = True
+            self.changed.notify_all()
+
+    # Cuts.
+
+    def _cut_now(self, server: int) -> None:
+        if server == 0:
+            self.part.cut_now(0)
+        else:
+            self._call(server, protocol.CUT, {"step": 0, "now": True}, seconds=_CUT_SECONDS)
+
+    def cut(self, step: int, values: list[Array]) -> None:
+        """Server 0 has made the update after which all copy their values: write, and finish the cut when all have."""
+        with self.changed:
+            applied = self.authority.applied_at_cut
+        self.part.cut(step, values)
+        self._threads.submit(self._finish_cut, step, applied)
+
+    def _finish_cut(self, step: int, applied: dict[int, tuple[str, int]]) -> None:
+        config, cuts = self.part.config, self.part.cuts
+        assert cuts is not None
+        try:
+            records = self._everywhere(lambda server: self._record(server, step))
+            tensors = {
+                name: TensorEntry.joined([(records[server], key) for server, key in pieces])
+                for name, pieces in config.tensors
+            }
+            meta = {
+                "applied": {str(worker): list(told) for worker, told in applied.items()},
+                "model": config.name,
+            }
+            cuts.commit(Manifest(step, records, tensors, meta))
+            for old in cuts.prune(KEPT_CUTS):
+                _log.debug("model %s: the cut of step %d is removed", config.name, old)
+            _log.info("model %s: a cut of step %d is in %s", config.name, step, cuts.root)
+        except Exception as error:
+            _log.warning("model %s: there is no cut of step %d: %s", config.name, step, error)
+            if step == 0:
+                raise
+        finally:
+            with self.changed:
+                self._is_cutting = False
+                self._cut_at, self._cut_step = time.monotonic(), step
+
+    def _record(self, server: int, step: int) -> ShardRecord:
+        if server == 0:
+            return self.part.written(step, _CUT_SECONDS)
+        answer = self._call(server, protocol.CUT, {"step": step, "now": False}, seconds=_CUT_SECONDS)
+        return ShardRecord.from_dict(answer["record"])
+
+    # Time.
+
+    def tick(self, now: float, silent: Iterable[int]) -> list[int]:
+        """Time has passed.
+
+        Args:
+            now: The time.
+            silent: Workers that came, and have given no sign of life for as long as may be.
+
+        Returns:
+            The workers that are given up.
+        """
+        with self.changed:
+            if self._held_until and now > self._held_until:
+                _log.warning("model %s: released, since whoever held it is silent", self.part.config.name)
+                self._held_until = 0.0
+                self.authority.release()
+                self.changed.notify_all()
+            if (
+                self.is_open
+                and self.part.cuts is not None
+                and not self._is_cutting
+                and now - self._cut_at >= self.part.config.snapshot_secs
+                and self.authority.step > self._cut_step
+            ):
+                self._is_cutting = self.authority.cut_wanted = True
+            given_up = [worker for worker in silent if not self.authority.member(worker).has_gone]
+        for worker in given_up:
+            self.leave(worker, "given up")
+        return given_up
+
+    # The other servers.
+
+    def _call(self, server: int, call: str, fields: Fields, seconds: float = protocol.CALL_SECONDS) -> Fields:
+        task = self.part.config.servers[server]
+        told = {"model": self.part.config.name, **fields}
+        return self._peers[task].call(call, told, timeout=seconds, wait=False).fields
+
+    def _everywhere(self, act: Callable[[int], T]) -> list[T]:
+        """Do something on every server at once."""
+        return list(self._at_once(act))
+
+    def _at_once(self, act: Callable[[int], T]) -> Iterable[T]:
+        servers = range(len(self.part.config.servers))
+        if len(servers) == 1:
+            return [act(0)]
+        with ThreadPoolExecutor(len(servers)) as threads:
+            return list(threads.map(act, servers))
+
+    def describe(self) -> dict[str, Any]:
+        """How the training stands, for the status."""
+        with self.changed:
+            return {
+                "global_step": self.authority.step,
+                "rule": repr(self.part.config.rule),
+                "is_open": self.is_open,
+                "staleness": {str(steps): count for steps, count in sorted(self.authority.staleness.items())},
+                "dropped": {
+                    self.part.config.workers[worker]: count
+                    for worker, count in sorted(self.authority.dropped.items())
+                },
+                "active": [self.part.config.workers[worker] for worker in sorted(self.authority.active)],
+                "waits_for": [self.part.config.workers[worker] for worker in self.authority.missing()],
+                "last_cut": self._cut_step if self.part.cuts is not None else None,
+            }
+
+    def close(self) -> None:
+        """End its threads."""
+        self._close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _caught(act: Callable[[int], None]) -> Callable[[int], KeepError | None]:
+    """The same, with errors of what is kept as results: all servers are to try before one is looked at."""
+
+    def caught(server: int) -> KeepError | None:
+        try:
+            act(server)
+        except KeepError as error:
+            return error
+        return None
+
+    return caught

@@ -1,0 +1,389 @@
+"""A worker's end: brings its model to the servers, pushes gradients, pulls parameters, and comes back after losses.
+
+Every push has a number. It is sent again, under the same number, when a connection breaks, and the servers apply it
+once; when the servers have gone back to an earlier step it is void, and the worker goes on from there.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from stratagem.errors import DeadlineExceeded, TaskLost, TaskUnreachable
+from stratagem.parameters import protocol
+from stratagem.parameters.machines import Push
+from stratagem.parameters.planning import ModelPlan, Pieces
+from stratagem.parameters.protocol import LOST, OK, OVER, PENDING, ROLLED_BACK, SEND, STATE, WAIT, WANTED
+from stratagem.parameters.store import Array, RolledBack
+from stratagem.runtime.buffers import Buffers
+from stratagem.runtime.server import Server
+from stratagem.runtime.wire import Fields, Response
+
+_log = logging.getLogger("stratagem")
+_LOG_EVERY = 5.0
+_PAUSE = 0.05
+_BUFFERS = 3
+_GONE = (RolledBack, TaskLost, TaskUnreachable, DeadlineExceeded)
+VOID = "void"
+"""A push that the servers went back behind."""
+T = TypeVar("T")
+
+
+@dataclass
+class Outcome:
+    """What came of a push.
+
+    Attributes:
+        kind: Applied, dropped, counted for an update to come, or void.
+        step: The global step of the parameters that came back.
+        leaves: The newest parameters of each server; none if the push was only counted.
+        metrics: The means over all pushes of the update, if it was of several.
+    """
+
+    kind: str
+    step: int
+    leaves: Pieces | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Link:
+    """One worker's tie to the servers of one model.
+
+    Args:
+        server: This worker's own server, by which it is known and calls others.
+        worker: Its number.
+        is_chief: Whether it brings the initial values.
+        plan: The model.
+        initial: Gives the initial values for each server.
+
+    Attributes:
+        step: The newest global step that was heard of.
+        dropped: How many pushes of this worker were dropped.
+    """
+
+    def __init__(
+        self, server: Server, worker: int, is_chief: bool, plan: ModelPlan, initial: Callable[[], Pieces]
+    ) -> None:
+        self.step = 0
+        self.dropped = 0
+        self._server = server
+        self._worker = worker
+        self._is_chief = is_chief
+        self._plan = plan
+        self._initial = initial
+        self._epoch = ""
+        self._sequence = 0
+        self._patience = plan.options.rejoin_timeout
+        count = len(plan.configs)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="stratagem-link") if count > 1 else None
+        self._buffers = [[Buffers(_BUFFERS) for _ in config.leaves] for config in plan.configs]
+        self._next_log = 0.0
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._plan.configs[0].name
+
+    # Coming, and coming back.
+
+    def connect(self, why: str = "") -> None:
+        """Tell all servers of the model, and wait until it is open for training.
+
+        Args:
+            why: What makes a worker come again, for the log.
+
+        Raises:
+            TaskLost: A server is lost for good, or does not come back in time.
+        """
+        began = time.monotonic()
+        if why:
+            _log.warning("%s lost its servers and tries to come back: %s", self._server.task, why)
+        last = why
+        while True:
+            try:
+                waiting = self._try_to_join()
+            except _GONE as error:
+                waiting = _first_line(error)
+                last = waiting
+                if time.monotonic() - began > self._patience:
+                    self._give_up(last, time.monotonic() - began)
+            if waiting is None:
+                if why:
+                    _log.warning("%s is back, at step %d", self._server.task, self.step)
+                return
+            self._say_waiting(waiting, time.monotonic() - began)
+            time.sleep(_PAUSE)
+
+    def _give_up(self, problem: str, seconds: float) -> NoReturn:
+        raise TaskLost(
+            f"the parameter servers could not be reached for {seconds:.0f} s (rejoin_timeout={self._patience:g}): {problem}. "
+            "Either they are not running, or the job is over and they have ended"
+        )
+
+    def _try_to_join(self) -> str | None:
+        """What has to be waited for, or `None` when this worker has joined."""
+        told = self._everywhere(self._found)
+        starts = [answer["start"] for answer in told]
+        fields = {
+            "model": self.name,
+            "worker": self._worker,
+            "incarnation": self._server.incarnation,
+            "chief": self._is_chief,
+            "starts": starts,
+            "had_values": any(answer["has_values"] for answer in told[1:]),
+        }
+        answer = self._call(0, protocol.JOIN, fields).fields
+        match answer[STATE]:
+            case state if state == OK:
+                self._epoch, self.step = answer["epoch"], answer["step"]
+                return None
+            case state if state == WANTED:
+                self._fill()
+                self._call(0, protocol.OPEN, {"model": self.name, "starts": starts})
+                return self._try_to_join()
+            case state if state == WAIT:
+                return str(answer["why"])
+            case state if state == OVER:
+                _log.warning("there is nothing left to do here: %s", answer["why"])
+                raise SystemExit(0)
+            case state if state == LOST:
+                raise _Lost(str(answer["why"]))
+            case _:
+                raise RolledBack(str(answer.get("why", answer)))
+
+    def _found(self, server: int) -> Fields:
+        config = self._plan.configs[server]
+        answer = self._call(server, protocol.FOUND, {"config": config.to_fields()}).fields
+        for missing in answer["missing"]:
+            artifact = np.frombuffer(self._plan.programs[missing].artifact, np.uint8)
+            self._call(server, protocol.PROGRAM, {"model": self.name}, [artifact], seconds=300.0)
+        return answer
+
+    def _fill(self) -> None:
+        values = self._initial()
+        self._everywhere(
+            lambda server: self._call(
+                server, protocol.FILL, {"model": self.name}, values[server], seconds=300.0
+            )
+        )
+
+    # Training.
+
+    def pull(self) -> Outcome:
+        """The newest parameters of every server."""
+
+        def act() -> Outcome:
+            answers = self._everywhere(
+                lambda server: self._call(
+                    server, protocol.PULL, {"model": self.name, "epoch": self._epoch}, into=self._take(server)
+                )
+            )
+            return self._outcome(answers)
+
+        return self._persistent(act)
+
+    def push(
+        self,
+        rows: int,
+        gradients: Pieces,
+        commons: Sequence[Array] = (),
+        metrics: dict[str, float] | None = None,
+        base: int | None = None,
+    ) -> Outcome:
+        """Push gradients, and come back with the newest parameters once they have been made use of.
+
+        Args:
+            rows: How many examples they are of; none: there are no gradients.
+            gradients: For each server, those of its pieces.
+            commons: What all gradients have in common.
+            metrics: To be averaged over the pushes of one update.
+            base: The step of the parameters that they were computed on.
+        """
+        self._sequence += 1
+        base = self.step if base is None else base
+        push = Push(self._worker, self._server.incarnation, self._sequence, base, rows)
+        epoch = self._epoch
+        while True:
+            try:
+                answers = self._on_participants(
+                    lambda server: self._push_to(server, push, gradients[server], commons, metrics or {})
+                )
+                return self._outcome(answers)
+            except _Lost:
+                raise
+            except _GONE as error:
+                self.connect(_first_line(error))
+            if self._epoch != epoch:
+                pulled = self.pull()
+                return Outcome(VOID, pulled.step, pulled.leaves)
+
+    def _push_to(
+        self,
+        server: int,
+        push: Push,
+        gradients: Sequence[Array],
+        commons: Sequence[Array],
+        metrics: dict[str, float],
+    ) -> Response:
+        fields = {
+            "model": self.name,
+            "epoch": self._epoch,
+            "push": list(push),
+            "again": False,
+            "metrics": metrics if server == 0 else {},
+        }
+        tensors = [*gradients, *commons] if push.rows else []
+        began = time.monotonic()
+        into = self._take(server)
+        while True:
+            answer = self._call(server, protocol.PUSH, fields, () if fields["again"] else tensors, into=into)
+            state = answer.fields[STATE]
+            if state == OK:
+                return answer
+            if state == PENDING and server == 0:
+                waiting = answer.fields["waiting"]
+                self._say_waiting(
+                    f"for {', '.join(waiting) or 'the other servers'}", time.monotonic() - began
+                )
+            fields["again"] = state != SEND
+
+    def _outcome(self, answers: Sequence[Response | None]) -> Outcome:
+        first = answers[0]
+        assert first is not None  # server 0 has to do with everything
+        kind = first.fields.get("kind", "pulled")
+        self.step = first.fields["step"]
+        if kind == "dropped":
+            self.dropped += 1
+            _log.info("%s: a push was dropped: %s", self._server.task, first.fields["why"])
+        if not any(answer is not None and answer.tensors for answer in answers):
+            return Outcome(kind, self.step, None, first.fields.get("metrics", {}))
+        leaves = [answer.tensors if answer is not None else [] for answer in answers]
+        return Outcome(kind, self.step, leaves, first.fields.get("metrics", {}))
+
+    def _take(self, server: int) -> list[Array]:
+        """Memory for what a server sends, which nobody uses any more."""
+        return [
+            buffers.take(held.spec.shape, np.dtype(held.spec.dtype))
+            for buffers, held in zip(self._buffers[server], self._plan.configs[server].leaves, strict=True)
+        ]
+
+    def fetch(self) -> tuple[int, Pieces]:
+        """All values of all servers at one step."""
+
+        def act() -> tuple[int, Pieces]:
+            step = self._call(0, protocol.HOLD, {"model": self.name}).fields["step"]
+            try:
+                told = {"model": self.name, "epoch": self._epoch, "step": step}
+                answers = self._everywhere(
+                    lambda server: self._call(server, protocol.READ, told, seconds=300.0)
+                )
+            finally:
+                self._call(0, protocol.RELEASE, {"model": self.name})
+            return step, [answer.tensors for answer in answers]
+
+        return self._persistent(act)
+
+    # With the other workers.
+
+    def pause(self) -> None:
+        """Tell the servers that this worker's data have ended for now."""
+        self._persistent(lambda: self._call(0, protocol.PAUSE, {"model": self.name, "worker": self._worker}))
+
+    def gather(self, what: str, array: Array) -> list[Array]:
+        """The arrays of all workers, in their order; every worker has to come to this."""
+
+        def act() -> list[Array]:
+            fields = {"model": self.name, "worker": self._worker, "what": what, "number": 0}
+            began = time.monotonic()
+            while True:
+                answer = self._call(0, protocol.GATHER, fields, () if fields["number"] else [array])
+                if answer.fields[STATE] == OK:
+                    return answer.tensors
+                fields["number"] = answer.fields["number"]
+                waiting = ", ".join(answer.fields["waiting"])
+                self._say_waiting(f"for {waiting} to come to {what}", time.monotonic() - began)
+
+        return self._persistent(act)
+
+    def check_same(self, number: int, digest: bytes) -> None:
+        """Raise unless this worker's data begin as the others' do."""
+        fields = {"model": self.name, "worker": self._worker, "number": number, "digest": digest}
+        self._persistent(lambda: self._call(0, protocol.SAME, fields))
+
+    # Calls.
+
+    def _call(
+        self,
+        server: int,
+        call: str,
+        fields: Fields,
+        tensors: Sequence[Any] = (),
+        *,
+        into: Sequence[Array | None] | None = None,
+        seconds: float = protocol.CALL_SECONDS,
+    ) -> Response:
+        peer = self._server.peers[self._plan.options.servers[server]]
+        answer = peer.call(call, fields, tensors, timeout=seconds, into=into, wait=False)
+        if answer.fields.get(STATE) == ROLLED_BACK:
+            raise RolledBack(str(answer.fields["why"]))
+        return answer
+
+    def _persistent(self, act: Callable[[], T]) -> T:
+        """Do something, again after every loss of the servers."""
+        while True:
+            try:
+                return act()
+            except _Lost:
+                raise
+            except _GONE as error:
+                self.connect(_first_line(error))
+
+    def _everywhere(self, act: Callable[[int], T]) -> list[T]:
+        if self._threads is None:
+            return [act(0)]
+        others = [self._threads.submit(act, server) for server in range(1, len(self._plan.configs))]
+        first: T | Exception
+        try:
+            first = act(0)
+        except Exception as error:  # noqa: BLE001  raised below, when no thread uses the arrays any more
+            first = error
+        results = [first, *(_result(other) for other in others)]
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    def _on_participants(self, act: Callable[[int], Response]) -> list[Response | None]:
+        """The same, for those servers only that have something to do with every push."""
+        participants = set(self._plan.configs[0].participants)
+        return self._everywhere(lambda server: act(server) if server in participants else None)
+
+    def _say_waiting(self, what: str, seconds: float) -> None:
+        now = time.monotonic()
+        if seconds >= _LOG_EVERY and now >= self._next_log:
+            self._next_log = now + _LOG_EVERY
+            _log.warning("%s waits %s (%.0f s so far)", self._server.task, what, seconds)
+
+    def close(self) -> None:
+        """End its threads."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Lost(TaskLost):
+    """Values are gone for good."""
+
+
+def _result(future: Any) -> Any:
+    try:
+        return future.result()
+    except Exception as error:  # noqa: BLE001  handed on as a value, raised by who collects them
+        return error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

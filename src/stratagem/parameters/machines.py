@@ -1,0 +1,247 @@
+"""What the update rules decide: a complete push in, instructions out. Pure: no clock, no socket, no array.
+
+A machine is asked by the authority, which knows who takes part. It never sees a push twice.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
+
+
+class Push(NamedTuple):
+    """One worker's gradients of one batch.
+
+    Attributes:
+        worker: The worker's number.
+        incarnation: Which start of that worker it was.
+        sequence: How many pushes that start of the worker has made, this one included.
+        base: The global step of the parameters that it was computed on.
+        rows: How many examples it was computed from.
+    """
+
+    worker: int
+    incarnation: str
+    sequence: int
+    base: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Average these pushes by rows, in this order, and make one update of them."""
+
+    pushes: tuple[Push, ...]
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Forget this push, and tell its worker."""
+
+    push: Push
+    why: str
+
+
+@dataclass(frozen=True)
+class Count:
+    """This push will be part of an update to come; its worker may already compute another for it."""
+
+    push: Push
+
+
+Instruction = Apply | Drop | Count
+
+
+class Machine(Protocol):
+    """One update rule at work.
+
+    Attributes:
+        counts_absent: Whether workers that have not come yet are waited for.
+    """
+
+    counts_absent: bool
+
+    def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
+        """A push has arrived everywhere, while `step` is the global step and `active` are taking part."""
+        ...
+
+    def changed(self, step: int, active: Set[int]) -> list[Instruction]:
+        """Others are taking part now."""
+        ...
+
+    def waits_for(self, worker: int, active: Set[int]) -> list[int]:
+        """For whom a worker whose last push was taken has to wait before it may go on; nobody, as a rule."""
+        ...
+
+    def missing(self, active: Set[int]) -> list[int]:
+        """Those whose pushes the next update waits for."""
+        ...
+
+    def forget(self, worker: int) -> None:
+        """A worker has gone, pauses, or has been started anew."""
+        ...
+
+    def reset(self) -> None:
+        """Back to an earlier step: nothing that was pushed since counts."""
+        ...
+
+
+def machine_of(rule: UpdateRule, workers: int) -> Machine:
+    """The machine of a rule, for so many workers."""
+    match rule:
+        case Async():
+            return OnArrival()
+        case Sync():
+            told = rule.for_workers(workers)
+            assert told.replicas_to_aggregate is not None
+            return InStep(told.replicas_to_aggregate, workers)
+        case BoundedStaleness(steps):
+            return Bounded(steps)
+
+
+class OnArrival:
+    """Asynchronous: each push is an update."""
+
+    counts_absent = False
+
+    def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
+        """See `Machine`."""
+        return [Apply((push,))]
+
+    def changed(self, step: int, active: Set[int]) -> list[Instruction]:
+        """See `Machine`."""
+        return []
+
+    def waits_for(self, worker: int, active: Set[int]) -> list[int]:
+        """See `Machine`."""
+        return []
+
+    def missing(self, active: Set[int]) -> list[int]:
+        """See `Machine`."""
+        return []
+
+    def forget(self, worker: int) -> None:
+        """See `Machine`."""
+
+    def reset(self) -> None:
+        """See `Machine`."""
+
+
+@dataclass
+class InStep:
+    """Synchronous: `wanted` pushes of the same step make an update.
+
+    With fewer workers taking part than pushes wanted of different ones, the update takes what there can be; with
+    more pushes wanted than there are workers at all, each of them pushes several times.
+
+    Attributes:
+        wanted: How many pushes make an update.
+        workers: How many workers there are in all.
+    """
+
+    wanted: int
+    workers: int
+    counts_absent: bool = True
+    _taken: list[Push] = field(default_factory=list)
+
+    def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
+        """See `Machine`."""
+        if push.base < step:
+            return [Drop(push, f"it was computed on step {push.base}, and the step is {step}")]
+        own = sum(taken.worker == push.worker for taken in self._taken)
+        if own >= self._quota(active):  # a worker that was started again since
+            return [Drop(push, f"step {step} has a push of this worker already")]
+        self._taken.append(push)
+        ready = self._ready(active)
+        if ready:
+            return ready
+        return [Count(push)] if own + 1 < self._quota(active) else []
+
+    def changed(self, step: int, active: Set[int]) -> list[Instruction]:
+        """See `Machine`."""
+        return self._ready(active)
+
+    def waits_for(self, worker: int, active: Set[int]) -> list[int]:
+        """See `Machine`."""
+        return []
+
+    def missing(self, active: Set[int]) -> list[int]:
+        """See `Machine`."""
+        quota = self._quota(active)
+        return sorted(
+            worker for worker in active if sum(taken.worker == worker for taken in self._taken) < quota
+        )
+
+    def forget(self, worker: int) -> None:
+        """See `Machine`: what had arrived everywhere was pushed in good faith, and still counts."""
+
+    def reset(self) -> None:
+        """See `Machine`."""
+        self._taken = []
+
+    def _quota(self, active: Set[int]) -> int:
+        """How many pushes of one worker an update takes at most."""
+        return -(-self.wanted // max(1, len(active))) if self.wanted > self.workers else 1
+
+    def _ready(self, active: Set[int]) -> list[Instruction]:
+        others = {push.worker for push in self._taken} - active  # gone since, but their pushes count
+        possible = len(active) + len(others)
+        needed = self.wanted if self.wanted > self.workers else min(self.wanted, possible)
+        if not self._taken or len(self._taken) < needed:
+            return []
+        pushes = tuple(sorted(self._taken))
+        self._taken = []
+        return [Apply(pushes)]
+
+
+@dataclass
+class Bounded:
+    """Bounded staleness: each push is an update, and nobody may run too far ahead of the slowest.
+
+    A worker that joins late starts level with the slowest.
+
+    Attributes:
+        steps: How many pushes ahead a worker may be.
+    """
+
+    steps: int
+    counts_absent: bool = False
+    _clocks: dict[int, int] = field(default_factory=dict)
+
+    def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
+        """See `Machine`."""
+        self._level(active)
+        self._clocks[push.worker] = self._clocks.get(push.worker, self._slowest(active)) + 1
+        return [Apply((push,))]
+
+    def changed(self, step: int, active: Set[int]) -> list[Instruction]:
+        """See `Machine`."""
+        self._level(active)
+        return []
+
+    def waits_for(self, worker: int, active: Set[int]) -> list[int]:
+        """See `Machine`."""
+        self._level(active)
+        bound = self._clocks.get(worker, 0) - self.steps
+        return sorted(other for other in active if self._clocks[other] < bound)
+
+    def missing(self, active: Set[int]) -> list[int]:
+        """See `Machine`."""
+        return []
+
+    def forget(self, worker: int) -> None:
+        """See `Machine`."""
+        self._clocks.pop(worker, None)
+
+    def reset(self) -> None:
+        """See `Machine`."""
+        self._clocks = {}
+
+    def _slowest(self, active: Set[int]) -> int:
+        return min((self._clocks[worker] for worker in active if worker in self._clocks), default=0)
+
+    def _level(self, active: Set[int]) -> None:
+        start = self._slowest(active)
+        for worker in active:
+            self._clocks.setdefault(worker, start)

@@ -1,0 +1,140 @@
+"""One server's part of one model, with all that belongs to it: values, programs, cuts."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from stratagem.errors import KeepError, LimitExceeded, StrategyError
+from stratagem.keep import Cuts, ShardRecord, read_shard
+from stratagem.parameters.config import StoreConfig
+from stratagem.parameters.cutting import CutWriter
+from stratagem.parameters.rules import Sync
+from stratagem.parameters.store import Array, Store
+from stratagem.runtime.memory import physical_memory
+from stratagem.runtime.programs import CompiledProgram, ProgramCache
+from stratagem.runtime.programs.verification import content_hash
+
+
+class ModelPart:
+    """A model's part on this server, from the moment that a worker has told of it.
+
+    Args:
+        config: What it is.
+        programs: Programs that workers have shipped.
+        device: Where it lives.
+
+    Attributes:
+        store: Its values; `None` until the programs are here.
+        cuts: Its cuts on disk, if there are to be any.
+    """
+
+    def __init__(self, config: StoreConfig, programs: ProgramCache, device: jax.Device) -> None:
+        if config.nbytes > physical_memory():
+            raise LimitExceeded(
+                f"{config.nbytes} bytes of model {config.name!r} are more than the {physical_memory()} bytes of memory on "
+                f"{config.servers[config.server]}: spread it over more servers"
+            )
+        self.config = config
+        self.store: Store | None = None
+        self.combine: CompiledProgram | None = None
+        self.cuts = None if config.snapshot_dir is None else Cuts(f"{config.snapshot_dir}/{config.name}")
+        self._writer = None if self.cuts is None else CutWriter(config, self.cuts)
+        self._programs = programs
+        self._device = device
+
+    # Programs.
+
+    def missing(self) -> list[str]:
+        """The hashes of the programs that have not been shipped here; makes the store once all are."""
+        if self.store is not None:
+            return []
+        found = {hash_: self._find(hash_) for hash_ in self._hashes()}
+        missing = [hash_ for hash_, program in found.items() if program is None]
+        if missing:
+            return missing
+        update, partials = found.get(self.config.update), found.get(self.config.partials)
+        self.combine = found.get(self.config.combine)
+        # Asynchronous pushes bring their commons with them: each is an update by itself.
+        averages = isinstance(self.config.rule, Sync)
+        self.store = Store(self.config, update, partials, averages, self._device)
+        return []
+
+    def ship(self, artifact: bytes) -> None:
+        """Take a program in, and compile it."""
+        self._programs.load(artifact, self._donated(artifact), self._device)
+
+    def _hashes(self) -> list[str]:
+        names = (self.config.update, self.config.partials, self.config.combine)
+        return [name for name in names if name]
+
+    def _find(self, hash_: str) -> CompiledProgram | None:
+        donate = range(len(self.config.held)) if hash_ == self.config.update else ()
+        return self._programs.find(hash_, tuple(donate), self._device)
+
+    def _donated(self, artifact: bytes) -> tuple[int, ...]:
+        return tuple(range(len(self.config.held))) if content_hash(artifact) == self.config.update else ()
+
+    @property
+    def filled(self) -> Store:
+        """The store.
+
+        Raises:
+            StrategyError: A program is missing: it was not shipped.
+        """
+        if self.store is None:
+            raise StrategyError(f"model {self.config.name!r} has no programs here yet: found it first")
+        return self.store
+
+    # Cuts.
+
+    def cut(self, step: int, values: Sequence[Array]) -> None:
+        """Write copies of the values, soon."""
+        if self._writer is not None:
+            self._writer.write(step, values)
+
+    def cut_now(self, step: int) -> None:
+        """Write the present values."""
+        _, views, release = self.filled.read(step, everything=True)
+        try:
+            copies = [np.array(view) for view in views]
+        finally:
+            release()
+        self.cut(step, copies)
+
+    def written(self, step: int, seconds: float) -> ShardRecord:
+        """The record of this server's shard, once it is written."""
+        if self._writer is None:
+            raise KeepError("there is no snapshot_dir, so there are no cuts")
+        return self._writer.written(step, seconds)
+
+    def restore(self, epoch: str | None, step: int, record: ShardRecord) -> None:
+        """Go back to a cut.
+
+        Raises:
+            KeepError: It cannot be read here, or is of another model.
+        """
+        if self.cuts is None or self._writer is None:
+            raise KeepError("there is no snapshot_dir, so there are no cuts")
+        self.filled.close()
+        arrays: Mapping[str, Array] = read_shard(self.cuts.path(step), record)
+        missing = [held.name for held in self.config.held if held.name not in arrays]
+        wrong = [
+            f"{held.name} is {arrays[held.name].dtype}{list(arrays[held.name].shape)} instead of {held.spec}"
+            for held in self.config.held
+            if held.name in arrays
+            and (arrays[held.name].shape, str(arrays[held.name].dtype)) != (held.spec.shape, held.spec.dtype)
+        ]
+        if missing or wrong or len(arrays) != len(self.config.held):
+            more = sorted(set(arrays) - {held.name for held in self.config.held})
+            raise KeepError(
+                f"{self.cuts.path(step)} is of another model: it lacks {missing[:5]}, has {more[:5]} besides, and {wrong[:5]}; "
+                "give this job a snapshot_dir of its own, or remove that one"
+            )
+        self._writer.forget()
+        self.filled.fill(epoch, step, [arrays[held.name] for held in self.config.held])
+
+    def close(self) -> None:
+        """End its thread."""
+        if self._writer is not None:
+            self._writer.close()

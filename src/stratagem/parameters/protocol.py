@@ -1,0 +1,50 @@
+"""The words in which workers and parameter servers talk: names of calls, states of answers, times."""
+
+from typing import Final
+
+FOUND, PROGRAM, FILL, OPEN, JOIN, PAUSE = (
+    "parameters.found",
+    "parameters.program",
+    "parameters.fill",
+    "parameters.open",
+    "parameters.join",
+    "parameters.pause",
+)
+"""How a model comes to the servers, and workers to it."""
+PUSH, PULL, HOLD, READ, RELEASE = (
+    "parameters.push",
+    "parameters.pull",
+    "parameters.hold",
+    "parameters.read",
+    "parameters.release",
+)
+"""How a worker trains it, and reads all of it."""
+GATHER, SAME = "parameters.gather", "parameters.same"
+"""How workers share small things with each other."""
+ARRIVED, PARTIALS, BEGIN, RESTORE, CUT = (
+    "parameters.arrived",
+    "parameters.partials",
+    "parameters.begin",
+    "parameters.restore",
+    "parameters.cut",
+)
+"""How servers act as one: the first two are for server 0, the others come from it."""
+
+STATE: Final = "state"
+OK, PENDING, SEND, ROLLED_BACK, WAIT, WANTED, LOST, OVER = (
+    "ok",
+    "pending",
+    "send",
+    "rolled back",
+    "wait",
+    "wanted",
+    "lost",
+    "over",
+)
+"""An answer: here it is; ask again; send it again; there is nothing here that the worker knows of, since servers went
+back to an earlier step or begin anew; something is missing; the chief is to bring values; values are lost for good;
+this worker is not needed any more."""
+PATIENCE: Final = 1.0
+"""Seconds for which a server lets a caller wait before it says that it is still alive."""
+CALL_SECONDS: Final = 20.0
+"""Seconds within which a server that lives has said something, also if it has a large model to send."""

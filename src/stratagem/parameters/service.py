@@ -1,0 +1,392 @@
+"""The calls by which a task serves parameters: what `serve` adds to a server, for every model that workers bring."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+
+from stratagem.errors import ProtocolError, RemoteError
+from stratagem.keep import ShardRecord
+from stratagem.parameters import protocol
+from stratagem.parameters.authority import APPLIED, COUNTED, DROPPED, Decision
+from stratagem.parameters.config import StoreConfig
+from stratagem.parameters.leader import Leader
+from stratagem.parameters.machines import Push
+from stratagem.parameters.part import ModelPart
+from stratagem.parameters.protocol import OK, OVER, PENDING, ROLLED_BACK, SEND, STATE
+from stratagem.parameters.store import Array, RolledBack, Store
+from stratagem.runtime.server import Server
+from stratagem.runtime.wire import Fields, Handler, Reply, Request, Response
+
+_log = logging.getLogger("stratagem")
+_TICK_SECONDS = 0.5
+
+
+class ParameterService:
+    """Holds parts of models for workers, and updates them as pushes come.
+
+    Args:
+        server: The task's server, which answers the calls.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._device = jax.local_devices()[0]
+        self._parts: dict[str, ModelPart] = {}
+        self._leaders: dict[str, Leader] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._ticker: threading.Thread | None = None
+        for name, handler in self._handlers().items():
+            server.register(name, _guarded(handler))
+        server.describe_also("parameters", self._describe)
+        server.when_finished(self._finished)
+        server.when_closed(self.close)
+
+    def _handlers(self) -> dict[str, Handler]:
+        return {
+            protocol.FOUND: self._found,
+            protocol.PROGRAM: self._program,
+            protocol.FILL: self._fill,
+            protocol.OPEN: self._open,
+            protocol.JOIN: self._join,
+            protocol.PAUSE: self._pause,
+            protocol.PUSH: self._push,
+            protocol.PULL: self._pull,
+            protocol.HOLD: self._hold,
+            protocol.READ: self._read,
+            protocol.RELEASE: self._release,
+            protocol.GATHER: self._gather,
+            protocol.SAME: self._same,
+            protocol.ARRIVED: self._arrived,
+            protocol.PARTIALS: self._partials,
+            protocol.BEGIN: self._begin,
+            protocol.RESTORE: self._restore,
+            protocol.CUT: self._cut,
+        }
+
+    def close(self) -> None:
+        """End all threads."""
+        self._closing.set()
+        for leader in self._leaders.values():
+            leader.close()
+        for part in self._parts.values():
+            part.close()
+
+    # How a model comes here.
+
+    def _found(self, request: Request) -> Reply:
+        """A worker tells what this server's part of a model is; the first one to do so founds it."""
+        config = StoreConfig.from_fields(request.fields["config"])
+        with self._lock:
+            known = self._parts.get(config.name)
+            if known is None:
+                known = self._parts[config.name] = ModelPart(config, self._server.programs, self._device)
+                if config.server == 0:
+                    self._leaders[config.name] = Leader(known, self._server.peers)
+                    self._start_ticking()
+            else:
+                known.config.check_same(config, request.peer.name)
+            missing = known.missing()
+        has_values = known.store is not None and known.store.epoch is not None
+        return Reply({"missing": missing, "start": self._server.incarnation, "has_values": has_values})
+
+    def _program(self, request: Request) -> Reply:
+        part = self._part(request)
+        part.ship(request.take(0).tobytes())
+        with self._lock:
+            return Reply({"missing": part.missing()})
+
+    def _fill(self, request: Request) -> Reply:
+        """The chief brings initial values; they are answered from when the leader says so."""
+        self._part(request).filled.fill(None, 0, request.tensors)
+        return Reply()
+
+    def _open(self, request: Request) -> Reply:
+        self._leader(request).open(request.fields["starts"])
+        return Reply()
+
+    def _begin(self, request: Request) -> Reply:
+        self._part(request).filled.begin(request.fields["epoch"])
+        return Reply()
+
+    def _restore(self, request: Request) -> Reply:
+        fields = request.fields
+        self._part(request).restore(None, fields["step"], ShardRecord.from_dict(fields["record"]))
+        return Reply()
+
+    def _cut(self, request: Request) -> Reply:
+        part, step = self._part(request), request.fields["step"]
+        if request.fields["now"]:
+            part.cut_now(step)
+            return Reply()
+        return Reply({"record": part.written(step, request.timeout or 0.0).to_dict()})
+
+    # Workers.
+
+    def _join(self, request: Request) -> Reply:
+        fields = request.fields
+        worker = fields["worker"]
+        leader = self._leader(request)
+        task = leader.part.config.workers[worker]
+        if self._server.has_finished(task):
+            gone = leader.authority.member(worker).has_gone or "finished"
+            return Reply({STATE: OVER, "why": f"{task} has {_PAST.get(gone, gone)} in this job"})
+        return Reply(
+            leader.join(
+                worker, fields["incarnation"], fields["chief"], fields["starts"], fields["had_values"]
+            )
+        )
+
+    def _pause(self, request: Request) -> Reply:
+        self._leader(request).pause(request.fields["worker"])
+        return Reply()
+
+    def _same(self, request: Request) -> Reply:
+        fields = request.fields
+        self._leader(request).same(fields["worker"], fields["number"], fields["digest"])
+        return Reply()
+
+    def _gather(self, request: Request) -> Reply:
+        leader, fields = self._leader(request), request.fields
+        end = _end(request)
+        with leader.changed:
+            if fields["number"]:
+                meeting = leader.gatherings.find(fields["number"])
+                if meeting is None:
+                    raise ProtocolError(f"there is no gathering {fields['number']}")
+            else:
+                part = request.take(0)
+                meeting = leader.gatherings.bring(fields["worker"], fields["what"], part, leader.expected)
+            leader.changed.notify_all()
+            while not meeting.is_complete and leader.changed.wait(max(0.0, end - time.monotonic())):
+                pass
+            if not meeting.is_complete:
+                missing = sorted(leader.expected - meeting.parts.keys())
+                return Reply(
+                    {STATE: PENDING, "number": meeting.number, "waiting": self._names(leader, missing)}
+                )
+            return Reply({STATE: OK}, [meeting.parts[worker] for worker in sorted(meeting.parts)])
+
+    # Training.
+
+    def _push(self, request: Request) -> Reply:
+        """Take a push, see to it that its update is made, and answer with the newest parameters."""
+        fields, end = request.fields, _end(request)
+        part = self._part(request)
+        epoch = fields["epoch"]
+        store = _opened(part, epoch)
+        push = Push(*fields["push"])
+        if not fields["again"]:
+            store.stage(push, request.tensors)
+            if fields["metrics"] and part.config.server == 0:
+                self._leader(request).note(push, fields["metrics"])
+        is_here = store.has(push)
+        decision, waiting = self._decide(part, epoch, push, end, is_here)
+        if decision is None and not is_here:
+            return Reply({STATE: SEND})
+        if decision is None:
+            store.own(push)
+            return Reply({STATE: PENDING, "waiting": waiting})
+        self._follow(part, epoch, push, decision)
+        told = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
+        leader = self._leaders.get(part.config.name)
+        if leader is not None:
+            ahead_of = leader.may_go_on(epoch, push.worker, end)
+            if ahead_of:
+                return Reply({STATE: PENDING, "waiting": self._names(leader, ahead_of)})
+            told["metrics"] = leader.means(decision)
+        if decision.kind == COUNTED:
+            return Reply(told)
+        told["step"], views, release = store.read(decision.step)
+        return Reply(told, views, after=release)
+
+    def _decide(
+        self, part: ModelPart, epoch: str, push: Push, end: float, is_here: bool
+    ) -> tuple[Decision | None, list[str]]:
+        """What becomes of a push; if that is not known yet, who is waited for.
+
+        One that is not here was decided before, and its worker did not get the answer; or it has to be sent again.
+        """
+        leader = self._leaders.get(part.config.name)
+        if leader is not None:
+            decision = leader.arrived(epoch, push, 0, end) if is_here else leader.known(epoch, push)
+            return decision, [] if decision is not None else self._missing(leader)
+        told = {
+            "model": part.config.name,
+            "epoch": epoch,
+            "push": list(push),
+            "server": part.config.server,
+            "is_here": is_here,
+            "seconds": max(0.0, end - time.monotonic()),
+        }
+        answer = self._at_leader(part, protocol.ARRIVED, told)
+        if answer.fields[STATE] == PENDING:
+            return None, answer.fields["waiting"]
+        return Decision.from_fields(answer.fields["decision"]), []
+
+    def _follow(self, part: ModelPart, epoch: str, push: Push, decision: Decision) -> None:
+        """Carry out what was decided of a push."""
+        store = part.filled
+        match decision.kind:
+            case _ if decision.kind == APPLIED:
+                leader = self._leaders.get(part.config.name)
+                store.apply(
+                    decision,
+                    partial(self._commons, part, epoch),
+                    leader.cut if leader is not None else part.cut,
+                )
+                store.drop(push)
+            case _ if decision.kind == DROPPED:
+                store.drop(push)
+            case _:
+                store.own(push)
+
+    def _commons(self, part: ModelPart, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
+        leader = self._leaders.get(part.config.name)
+        if leader is not None:
+            return leader.commons(epoch, step, 0, partials)
+        told = {"model": part.config.name, "epoch": epoch, "step": step, "server": part.config.server}
+        return self._at_leader(part, protocol.PARTIALS, told, partials).tensors
+
+    def _at_leader(self, part: ModelPart, call: str, told: Fields, tensors: Sequence[Array] = ()) -> Response:
+        """Ask server 0; if it has gone back, or has gone, so has everything that was pushed here."""
+        peer = self._server.peers[part.config.servers[0]]
+        try:
+            answer = peer.call(call, told, tensors, timeout=protocol.CALL_SECONDS, wait=False)
+        except RemoteError as error:
+            raise RolledBack(f"{part.config.servers[0]} does not answer: {error}") from error
+        if answer.fields[STATE] == ROLLED_BACK:
+            raise RolledBack("the servers have gone back to an earlier step")
+        return answer
+
+    def _arrived(self, request: Request) -> Reply:
+        """Another server has its part of a push."""
+        fields = request.fields
+        leader = self._leader(request)
+        end = time.monotonic() + min(fields["seconds"], protocol.PATIENCE)
+        epoch, push = fields["epoch"], Push(*fields["push"])
+        decision = (
+            leader.arrived(epoch, push, fields["server"], end)
+            if fields["is_here"]
+            else leader.known(epoch, push)
+        )
+        if decision is None:
+            return Reply({STATE: PENDING, "waiting": self._missing(leader)})
+        return Reply({STATE: OK, "decision": decision.to_fields()})
+
+    def _partials(self, request: Request) -> Reply:
+        fields = request.fields
+        commons = self._leader(request).commons(
+            fields["epoch"], fields["step"], fields["server"], request.tensors
+        )
+        return Reply({STATE: OK}, commons)
+
+    # Reading.
+
+    def _pull(self, request: Request) -> Reply:
+        store = _opened(self._part(request), request.fields["epoch"])
+        version, views, release = store.read()
+        return Reply({STATE: OK, "step": version}, views, after=release)
+
+    def _hold(self, request: Request) -> Reply:
+        return Reply({"step": self._leader(request).hold()})
+
+    def _release(self, request: Request) -> Reply:
+        self._leader(request).release()
+        return Reply()
+
+    def _read(self, request: Request) -> Reply:
+        store = _opened(self._part(request), request.fields["epoch"])
+        version, views, release = store.read(request.fields["step"], everything=True)
+        return Reply({STATE: OK, "step": version}, views, after=release)
+
+    # Finding.
+
+    def _part(self, request: Request) -> ModelPart:
+        name = request.fields["model"]
+        part = self._parts.get(name)
+        if part is None:
+            raise RolledBack(f"there is no model {name!r} here")
+        return part
+
+    def _leader(self, request: Request) -> Leader:
+        name = request.fields["model"]
+        leader = self._leaders.get(name)
+        if leader is None:
+            raise RolledBack(f"{self._server.task} does not lead model {name!r}")
+        return leader
+
+    def _missing(self, leader: Leader) -> list[str]:
+        with leader.changed:
+            return self._names(leader, leader.authority.missing())
+
+    def _names(self, leader: Leader, workers: Sequence[int]) -> list[str]:
+        return [leader.part.config.workers[worker] for worker in workers]
+
+    # Time, and the end.
+
+    def _finished(self, task: str) -> None:
+        for leader in list(self._leaders.values()):
+            if task in leader.part.config.workers:
+                leader.leave(leader.part.config.workers.index(task), "finished")
+
+    def _start_ticking(self) -> None:
+        if self._ticker is None:
+            self._ticker = threading.Thread(target=self._tick, name="stratagem-parameters", daemon=True)
+            self._ticker.start()
+
+    def _tick(self) -> None:
+        while not self._closing.wait(_TICK_SECONDS):
+            for leader in list(self._leaders.values()):
+                config = leader.part.config
+                silent = self._server.silent_for(config.rejoin_timeout)
+                workers = [number for number, task in enumerate(config.workers) if task in silent]
+                for worker in leader.tick(time.monotonic(), workers):
+                    _log.warning(
+                        "%s has been silent for %g s and is given up; the job goes on without it",
+                        config.workers[worker],
+                        config.rejoin_timeout,
+                    )
+                    self._server.give_up(config.workers[worker])
+
+    def _describe(self) -> Any:
+        return {
+            name: {
+                "step": part.store.version if part.store is not None else 0,
+                "variables": part.store.describe() if part.store is not None else [],
+                **(self._leaders[name].describe() if name in self._leaders else {}),
+            }
+            for name, part in self._parts.items()
+        }
+
+
+_PAST = {"given up": "been given up"}
+
+
+def _guarded(handler: Handler) -> Handler:
+    """The same, with a roll-back as an answer: the worker then comes again."""
+
+    def guarded(request: Request) -> Reply:
+        try:
+            return handler(request)
+        except RolledBack as error:
+            return Reply({STATE: ROLLED_BACK, "why": str(error)})
+
+    return guarded
+
+
+def _opened(part: ModelPart, epoch: str) -> Store:
+    store = part.store
+    if store is None or store.epoch is None or store.epoch != epoch:
+        raise RolledBack("this server is not, or no longer, at what the worker knows of")
+    return store
+
+
+def _end(request: Request) -> float:
+    """Until when a caller may be kept waiting."""
+    return time.monotonic() + min(protocol.PATIENCE, (request.timeout or 2.0) / 2)

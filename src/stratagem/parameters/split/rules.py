@@ -1,0 +1,315 @@
+"""What each operation does to the rows of a leaf, and how it is done for some of the rows.
+
+An operation that is not listed here counts as mixing rows: a leaf may be kept whole for nothing, but is
+never cut wrongly.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from jax.extend.core import JaxprEqn
+
+from stratagem.parameters.split.jaxprs import shape_of
+from stratagem.parameters.split.states import FREE, Free, Mixed, Reduced, Rows, State
+from stratagem.parameters.split.wording import operation
+
+Params: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation that keeps rows apart.
+
+    Attributes:
+        outputs: How its results lie to the rows.
+        align: For each operand the axis along which it is cut to the part's rows if it is not yet.
+        resized: What of its parameters changes for a part with that many rows.
+    """
+
+    outputs: tuple[State, ...]
+    align: tuple[int | None, ...]
+    resized: Callable[[int], Params] = field(default=lambda rows: {})
+
+
+Rule: TypeAlias = Callable[[JaxprEqn, Sequence[State]], Step | None]
+
+# One number from the numbers at the same place; anything else among the operands is a scalar.
+_ELEMENTWISE = frozenset(
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "bessel_i0e",
+        "bessel_i1e",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "clz",
+        "complex",
+        "conj",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "cos",
+        "cosh",
+        "digamma",
+        "div",
+        "eq",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "igamma",
+        "igammac",
+        "imag",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "nextafter",
+        "not",
+        "or",
+        "polygamma",
+        "population_count",
+        "pow",
+        "real",
+        "reduce_precision",
+        "rem",
+        "round",
+        "rsqrt",
+        "select_n",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "stop_gradient",
+        "sub",
+        "tan",
+        "tanh",
+        "xor",
+        "zeta",
+    ]
+)
+# Reductions, and the operation that puts those of two parts together.
+REDUCTIONS = {
+    "reduce_sum": "add",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_and": "and",
+    "reduce_or": "or",
+}
+_OTHER_REDUCTIONS = frozenset({"reduce_prod", "reduce_xor", "argmax", "argmin"})
+_CUMULATIVE = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
+
+
+def step_of(equation: JaxprEqn, states: Sequence[State]) -> Step | Mixed:
+    """What an operation without an inner jaxpr makes of operands of which at least one is not free."""
+    name = equation.primitive.name
+    for state in states:
+        if isinstance(state, Mixed):
+            return state
+    rule = _elementwise if name in _ELEMENTWISE else _RULES.get(name)
+    step = rule(equation, states) if rule else None
+    if step is not None:
+        return step
+    reductions = [state.reason for state in states if isinstance(state, Reduced)]
+    return Mixed(reductions[0] if reductions else operation(equation))
+
+
+def _shape(equation: JaxprEqn, position: int = 0) -> tuple[int, ...]:
+    return shape_of(equation.invars[position])
+
+
+def _axis(state: State) -> int | None:
+    return state.axis if isinstance(state, Rows) else None
+
+
+def _common_axis(states: Sequence[State]) -> int | None:
+    """The axis of all operands that have rows, if it is one, and the others are free."""
+    axes = {state.axis for state in states if isinstance(state, Rows)}
+    clean = all(isinstance(state, Free | Rows) for state in states)
+    return axes.pop() if len(axes) == 1 and clean else None
+
+
+def _elementwise(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    axis = _common_axis(states)
+    whole = shape_of(equation.outvars[0])
+    if axis is None:
+        return None
+    align = []
+    for position, state in enumerate(states):
+        shape = _shape(equation, position)
+        if shape != whole and (shape or isinstance(state, Rows)):
+            return None
+        align.append(axis if shape else None)
+    return Step((Rows(axis),), tuple(align))
+
+
+def _same_shapes(equation: JaxprEqn, states: Sequence[State], mixed_axes: Sequence[int]) -> Step | None:
+    """Operands that all have the rows along one axis, none of `mixed_axes`, and results that have too."""
+    axis = _common_axis(states)
+    if axis is None or axis in mixed_axes:
+        return None
+    return Step((Rows(axis),) * len(equation.outvars), (axis,) * len(states))
+
+
+def _along_one_axis(name: str) -> Rule:
+    return lambda equation, states: _same_shapes(equation, states, [equation.params[name]])
+
+
+def _reverse(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    return _same_shapes(equation, states, equation.params["dimensions"])
+
+
+def _reduction(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    axes, combined = equation.params["axes"], REDUCTIONS.get(equation.primitive.name)
+    (state,) = states
+    if isinstance(state, Reduced):
+        return Step((state,), (None,)) if state.operation == combined else None
+    axis = _axis(state)
+    if axis is None:
+        return None
+    if axis not in axes:
+        return Step((Rows(axis - sum(other < axis for other in axes)),), (axis,))
+    return Step((Reduced(combined, operation(equation)),), (axis,)) if combined else None
+
+
+def _broadcast(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    axis, shape = _axis(states[0]), tuple(equation.params["shape"])
+    if axis is None or len(states) != 1:
+        return None
+    place = equation.params["broadcast_dimensions"][axis]
+    if shape[place] != _shape(equation)[axis]:
+        return None
+    return Step((Rows(place),), (axis,), lambda rows: {"shape": _with(shape, place, rows)})
+
+
+def _reshape(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    axis, shape, sizes = _axis(states[0]), _shape(equation), tuple(equation.params["new_sizes"])
+    if axis is None or equation.params["dimensions"] is not None or len(states) != 1:
+        return None
+    before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    places = (
+        place
+        for place, size in enumerate(sizes)
+        if (math.prod(sizes[:place]), size, math.prod(sizes[place + 1 :])) == (before, shape[axis], after)
+    )
+    found = next(places, None)
+    if found is None:
+        return None
+    place = found
+    return Step((Rows(place),), (axis,), lambda rows: {"new_sizes": _with(sizes, place, rows)})
+
+
+def _transpose(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    axis = _axis(states[0])
+    return None if axis is None else Step((Rows(equation.params["permutation"].index(axis)),), (axis,))
+
+
+def _squeeze(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    axis, removed = _axis(states[0]), equation.params["dimensions"]
+    if axis is None or axis in removed:
+        return None
+    return Step((Rows(axis - sum(other < axis for other in removed)),), (axis,))
+
+
+def _slice(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    axis, strides, limits = _axis(states[0]), equation.params["strides"], equation.params["limit_indices"]
+    if axis is None or equation.params["start_indices"][axis] != 0 or limits[axis] != _shape(equation)[axis]:
+        return None
+    if strides is not None and strides[axis] != 1:
+        return None
+    return Step((Rows(axis),), (axis,), lambda rows: {"limit_indices": _with(tuple(limits), axis, rows)})
+
+
+def _pad(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    axis = _axis(states[0])
+    if axis is None or states[1] != FREE or any(equation.params["padding_config"][axis]):
+        return None
+    return Step((Rows(axis),), (axis, None))
+
+
+def _concatenate(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    return _same_shapes(equation, states, [equation.params["dimension"]])
+
+
+def _dot(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+    (contracted, batched) = equation.params["dimension_numbers"]
+    if not all(isinstance(state, Free | Rows) for state in states):
+        return None
+    for side in (0, 1):
+        axis, other = _axis(states[side]), _axis(states[1 - side])
+        if axis is None:
+            continue
+        for pairs in (contracted, batched):
+            if axis in pairs[side]:
+                place = tuple(pairs[side]).index(axis)
+                partner = pairs[1 - side][place]
+                if other is not None and other != partner:
+                    return None
+                result = Rows(place) if pairs is batched else Reduced("add", operation(equation))
+                return Step((result,), (axis, partner) if side == 0 else (partner, axis))
+        if other is not None:
+            return None
+        return Step((Rows(_free_place(equation, side, axis)),), (axis, None) if side == 0 else (None, axis))
+    return None
+
+
+def _free_place(equation: JaxprEqn, side: int, axis: int) -> int:
+    """Where an axis that is neither contracted nor batched comes out of a dot: batch, left, right."""
+    (contracted, batched) = equation.params["dimension_numbers"]
+
+    def free(which: int) -> list[int]:
+        taken = {*contracted[which], *batched[which]}
+        return [place for place in range(len(_shape(equation, which))) if place not in taken]
+
+    left = len(free(0)) if side == 1 else 0
+    return len(batched[0]) + left + free(side).index(axis)
+
+
+def _with(sizes: tuple[int, ...], place: int, size: int) -> tuple[int, ...]:
+    return (*sizes[:place], size, *sizes[place + 1 :])
+
+
+_RULES: dict[str, Rule] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": _concatenate,
+    "dot_general": _dot,
+    "pad": _pad,
+    "reshape": _reshape,
+    "rev": _reverse,
+    "slice": _slice,
+    "sort": _along_one_axis("dimension"),
+    "split": _along_one_axis("axis"),
+    "squeeze": _squeeze,
+    "transpose": _transpose,
+    **dict.fromkeys(_CUMULATIVE, _along_one_axis("axis")),
+    **dict.fromkeys([*REDUCTIONS, *_OTHER_REDUCTIONS], _reduction),
+}

@@ -1,0 +1,246 @@
+"""Traces an update to one flat list of equations: calls are inlined, branches and loops stay."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_in_params
+from jax.extend.core.primitives import select_n_p
+
+from stratagem.errors import StrategyError
+from stratagem.parameters.split.jaxprs import Atom
+
+Update: TypeAlias = Callable[[list[Any], list[Any], list[Any], Any], tuple[list[Any], list[Any]]]
+"""`update(leaves, slots, gradients, step) -> (new_leaves, new_slots)`, traceable."""
+
+# Equations that do nothing but call another jaxpr.
+_CALLS = {
+    "jit",
+    "pjit",
+    "call",
+    "core_call",
+    "closed_call",
+    "remat",
+    "remat2",
+    "checkpoint",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+}
+_BLOCKS = {"cond", "scan", "while"}
+
+
+@dataclass(frozen=True)
+class FlatUpdate:
+    """A traced update.
+
+    Attributes:
+        leaves: Inputs that stand for the variables.
+        slots: Inputs that stand for everything else that lives on.
+        gradients: Inputs that stand for the gradients, one for each leaf.
+        step: The input that stands for the number of updates before this one.
+        equations: All that is computed, in order.
+        new_leaves: The variables afterwards.
+        new_slots: The slots afterwards.
+        constants: What the update closes over.
+    """
+
+    leaves: list[Var]
+    slots: list[Var]
+    gradients: list[Var]
+    step: Var
+    equations: list[JaxprEqn]
+    new_leaves: list[Atom]
+    new_slots: list[Atom]
+    constants: dict[Var, Any]
+
+    @property
+    def inputs(self) -> list[Var]:
+        """All inputs: gradients, leaves, slots, step."""
+        return [*self.gradients, *self.leaves, *self.slots, self.step]
+
+    @property
+    def outputs(self) -> list[Atom]:
+        """All outputs: leaves, then slots."""
+        return [*self.new_leaves, *self.new_slots]
+
+
+def traced(
+    update: Update, leaves: Sequence[Any], slots: Sequence[Any], gradients: Sequence[Any]
+) -> ClosedJaxpr:
+    """The update as JAX traces it, for values of these shapes and dtypes.
+
+    Raises:
+        StrategyError: It does not return what it was given, or calls back into Python.
+    """
+    given = [[_spec(value) for value in values] for values in (leaves, slots, gradients)]
+    step = jax.ShapeDtypeStruct((), jnp.int32)
+    closed, shapes = jax.make_jaxpr(update, return_shape=True)(*given, step)
+    new_leaves, new_slots = (list(values) for values in shapes)
+    _check_same("variable", given[0], new_leaves)
+    _check_same("slot", given[1], new_slots)
+    if closed.effects:
+        raise StrategyError(
+            f"the optimizer's update has effects besides its results ({', '.join(map(str, closed.effects))}), and "
+            "servers run no Python: leave out jax.debug.print and callbacks"
+        )
+    return closed
+
+
+def flattened(closed: ClosedJaxpr, leaves: int, slots: int, open_branches: bool = False) -> FlatUpdate:
+    """The traced update with all calls inlined.
+
+    Args:
+        closed: What `traced` gave.
+        leaves: How many leaves there are.
+        slots: How many slots.
+        open_branches: Whether to compute both sides of a `cond` and choose between the results, so that what
+            only one side computes can be cut too. The results are the same.
+    """
+    inputs = [Var(var.aval) for var in closed.jaxpr.invars]
+    writer = _Writer(open_branches)
+    outputs = writer.inline(closed.jaxpr, closed.consts, inputs, None)
+    return FlatUpdate(
+        leaves=inputs[:leaves],
+        slots=inputs[leaves : leaves + slots],
+        gradients=inputs[leaves + slots : -1],
+        step=inputs[-1],
+        equations=writer.equations,
+        new_leaves=outputs[:leaves],
+        new_slots=outputs[leaves:],
+        constants=writer.constants,
+    )
+
+
+def has_branches(flat: FlatUpdate) -> bool:
+    """Whether there is a `cond` that `open_branches` would open."""
+    return any(_openable(equation) for equation in flat.equations)
+
+
+class _Writer:
+    def __init__(self, open_branches: bool) -> None:
+        self._open_branches = open_branches
+        self.equations: list[JaxprEqn] = []
+        self.constants: dict[Var, Any] = {}
+
+    def inline(
+        self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Atom], source: Any
+    ) -> list[Atom]:
+        """Appends a jaxpr's equations; the atoms of its results."""
+        values: dict[Var, Atom] = dict(zip(jaxpr.invars, arguments, strict=True))
+        for var, constant in zip(jaxpr.constvars, consts, strict=True):
+            values[var] = self._constant(var, constant)
+
+        def read(atom: Atom) -> Atom:
+            return atom if isinstance(atom, Literal) else values[atom]
+
+        for equation in jaxpr.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            # JAX traces a jitted function once: only the outermost call knows the line that this use comes from.
+            line = source or equation.source_info
+            called = _called(equation)
+            if called is not None:
+                results = self.inline(called.jaxpr, called.consts, operands, line)
+            elif self._open_branches and _openable(equation):
+                results = self._opened(equation, operands, line)
+            else:
+                outputs = [Var(var.aval) for var in equation.outvars]
+                self.equations.append(
+                    equation.replace(
+                        invars=operands, outvars=outputs, params=_inlined_blocks(equation), source_info=line
+                    )
+                )
+                results = list(outputs)
+            values.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _opened(self, equation: JaxprEqn, operands: list[Atom], line: Any) -> list[Atom]:
+        index, *rest = operands
+        sides = [self.inline(side.jaxpr, side.consts, rest, line) for side in equation.params["branches"]]
+        results: list[Atom] = []
+        for var, *choices in zip(equation.outvars, *sides, strict=True):
+            result = Var(var.aval)
+            self.equations.append(
+                equation.replace(
+                    primitive=select_n_p,
+                    invars=[index, *choices],
+                    outvars=[result],
+                    params={},
+                    source_info=line,
+                )
+            )
+            results.append(result)
+        return results
+
+    def _constant(self, var: Var, value: Any) -> Var:
+        for known, other in self.constants.items():
+            if other is value:
+                return known
+        fresh = Var(var.aval)
+        self.constants[fresh] = value
+        return fresh
+
+
+def _called(equation: JaxprEqn) -> ClosedJaxpr | None:
+    if equation.primitive.name not in _CALLS:
+        return None
+    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        inner = equation.params.get(name)
+        if isinstance(inner, ClosedJaxpr):
+            return inner
+        if isinstance(inner, Jaxpr):
+            return ClosedJaxpr(inner, ())
+    return None
+
+
+def _inlined_blocks(equation: JaxprEqn) -> dict[str, Any]:
+    if equation.primitive.name not in _BLOCKS:
+        return dict(equation.params)
+    return {name: _inlined(value) for name, value in equation.params.items()}
+
+
+def _inlined(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_inlined(item) for item in value)
+    if not isinstance(value, ClosedJaxpr):
+        return value
+    writer = _Writer(open_branches=False)
+    inputs = [Var(var.aval) for var in value.jaxpr.invars]
+    outputs = writer.inline(value.jaxpr, value.consts, inputs, None)
+    jaxpr = value.jaxpr.replace(
+        constvars=list(writer.constants), invars=inputs, outvars=outputs, eqns=writer.equations
+    )
+    return ClosedJaxpr(jaxpr, list(writer.constants.values()))
+
+
+def _openable(equation: JaxprEqn) -> bool:
+    # A loop in a branch may end only when that branch is the one that is meant.
+    return equation.primitive.name == "cond" and not _loops(equation)
+
+
+def _loops(equation: JaxprEqn) -> bool:
+    return any(
+        inner.primitive.name == "while" or _loops(inner)
+        for jaxpr in jaxprs_in_params(equation.params)
+        for inner in jaxpr.eqns
+    )
+
+
+def _spec(value: Any) -> jax.ShapeDtypeStruct:
+    weak = bool(getattr(value, "weak_type", False))
+    return jax.ShapeDtypeStruct(tuple(value.shape), value.dtype, weak_type=weak)
+
+
+def _check_same(what: str, before: Sequence[Any], after: Sequence[Any]) -> None:
+    if len(before) != len(after):
+        raise StrategyError(
+            f"the update takes {len(before)} {what}(s) and returns {len(after)}; it must return each of them, in order"
+        )
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise StrategyError(
+                f"the update turns {what} {index} from {old.dtype}{list(old.shape)} into {new.dtype}"
+                f"{list(new.shape)}; a server keeps shapes and dtypes: cast it back in the optimizer"
+            )

@@ -1,0 +1,302 @@
+"""One server's part of a model: its values at one version, the pushes that wait, and the update that joins them.
+
+Updates are made in the order of the global step. Whoever learns of a decision carries it out, once; readers share
+a lock, so that what they send is of one version, and the update may reuse the memory of the values it replaces.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem.errors import ProtocolError, RemoteError
+from stratagem.parameters.authority import Decision
+from stratagem.parameters.config import Held, StoreConfig
+from stratagem.parameters.locks import SharedLock
+from stratagem.parameters.machines import Push
+from stratagem.runtime.host_views import host_view
+from stratagem.runtime.programs import CompiledProgram
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Commons = Callable[[int, Sequence[Array]], Sequence[Array]]
+"""Gives the commons of a step for this server's partials, once all servers have given theirs."""
+Key: TypeAlias = tuple[int, str, int]
+_LOOK_EVERY = 1.0
+
+
+class RolledBack(RemoteError):
+    """All servers have gone back to an earlier step: what was pushed since is void."""
+
+
+@dataclass
+class Staged:
+    """A push that waits for its decision.
+
+    Attributes:
+        gradients: Views of its worker's memory as long as the worker waits for the answer, copies afterwards.
+        commons: What its worker says that all gradients have in common.
+    """
+
+    rows: int
+    gradients: Sequence[Array]
+    commons: Sequence[Array]
+
+    def own(self) -> None:
+        """Copy what is not ours: the worker is about to get its memory back."""
+        self.gradients = [_owned(array) for array in self.gradients]
+        self.commons = [_owned(array) for array in self.commons]
+
+
+class Store:
+    """The values of one model on one server.
+
+    Args:
+        config: What it holds.
+        update: The update; `None` if there is nothing to update here.
+        partials: Gives this server's share in the commons, if it has one.
+        averages: Whether an update is the mean of several pushes, so that its commons are computed here rather
+            than by a worker.
+        device: Where the values live.
+
+    Attributes:
+        epoch: Names the stretch of history since the last roll-back; `None` until there are values.
+        version: The global step of the values.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        update: CompiledProgram | None,
+        partials: CompiledProgram | None,
+        averages: bool,
+        device: jax.Device,
+    ) -> None:
+        self.config = config
+        self.epoch: str | None = None
+        self.version = 0
+        self._device = device
+        self._update = update
+        self._partials = partials
+        self._shares_commons = averages and bool(config.commons)
+        self._values: list[jax.Array] = []
+        self._staged: dict[Key, Staged] = {}
+        self._under_way: set[int] = set()
+        self._lock = SharedLock()
+        self._changed = threading.Condition()
+
+    # Values.
+
+    def fill(self, epoch: str | None, version: int, values: Sequence[Array]) -> None:
+        """Take values, and forget all that was pushed before."""
+        _check(values, self.config.held, "values")
+        with self._lock.alone(), self._changed:
+            with jax.enable_x64(True):
+                self._values = [jnp.array(value, device=self._device, copy=True) for value in values]
+            jax.block_until_ready(self._values)
+            self.epoch, self.version = epoch, version
+            self._staged.clear()
+            self._under_way.clear()
+            self._changed.notify_all()
+
+    def begin(self, epoch: str) -> None:
+        """Answer from now on, with the values that were filled in."""
+        with self._changed:
+            self.epoch = epoch
+
+    def close(self) -> None:
+        """Answer nothing more until it is filled again."""
+        with self._changed:
+            self.epoch = None
+            self._staged.clear()
+            self._changed.notify_all()
+
+    def read(
+        self, at_least: int = 0, everything: bool = False
+    ) -> tuple[int, list[Array], Callable[[], None]]:
+        """The leaves, or all values, of one version.
+
+        Returns:
+            The version; views, which are good until the function that comes last is called; and that function.
+        """
+        self.wait_for(at_least)
+        self._lock.acquire_shared()
+        try:
+            values = self._values if everything else self._values[: len(self.config.leaves)]
+            return self.version, [host_view(value) for value in values], self._lock.release_shared
+        except BaseException:
+            self._lock.release_shared()
+            raise
+
+    def wait_for(self, version: int, epoch: str | None = None) -> None:
+        """Wait until the values are of this version or later.
+
+        Raises:
+            RolledBack: The epoch has changed meanwhile.
+        """
+        with self._changed:
+            epoch = self.epoch if epoch is None else epoch
+            while self.version < version:
+                self._changed.wait(_LOOK_EVERY)
+                self._check_epoch(epoch)
+
+    def _check_epoch(self, epoch: str | None) -> None:
+        if self.epoch != epoch:
+            raise RolledBack("the servers have gone back to an earlier step")
+
+    # Pushes.
+
+    def stage(self, push: Push, tensors: Sequence[Array]) -> None:
+        """Keep a push until it is decided. One of no rows brings no gradients."""
+        count = len(self.config.leaves)
+        if push.rows or tensors:
+            _check(tensors[:count], self.config.leaves, "gradients")
+        with self._changed:
+            self._staged.setdefault(push[:3], Staged(push.rows, tensors[:count], tensors[count:]))
+
+    def own(self, push: Push) -> bool:
+        """Its worker is about to be answered although the push is not decided; whether it is still waiting here."""
+        with self._changed:
+            staged = self._staged.get(push[:3])
+            if staged is not None:
+                staged.own()
+            return staged is not None
+
+    def has(self, push: Push) -> bool:
+        """Whether a push waits here."""
+        with self._changed:
+            return push[:3] in self._staged
+
+    def drop(self, push: Push) -> None:
+        """Forget a push."""
+        with self._changed:
+            self._staged.pop(push[:3], None)
+
+    def forget(self, worker: int, incarnation: str) -> None:
+        """Forget what earlier starts of a worker have pushed."""
+        with self._changed:
+            for key in [key for key in self._staged if key[0] == worker and key[1] != incarnation]:
+                del self._staged[key]
+
+    # Updates.
+
+    def apply(self, decision: Decision, commons: Commons, cut: Callable[[int, list[Array]], None]) -> None:
+        """Make an update, after those before it; return when it has been made, by whomever.
+
+        Args:
+            decision: What it is made of.
+            commons: Asks for what all servers' gradients have in common.
+            cut: Takes copies of all values, if there is to be a cut.
+
+        Raises:
+            RolledBack: The servers have gone back meanwhile.
+        """
+        step = decision.step
+        with self._changed:
+            epoch = self.epoch
+            while self.version < step and (step in self._under_way or self.version < step - 1):
+                self._changed.wait(_LOOK_EVERY)
+                self._check_epoch(epoch)
+            if self.version >= step:
+                return
+            self._under_way.add(step)
+            try:
+                pushes = [self._staged[push[:3]] for push in decision.pushes]
+            except KeyError as error:
+                self._under_way.discard(step)
+                raise ProtocolError(
+                    f"step {step} is to be made of {error.args[0]}, which is not here"
+                ) from None
+        try:
+            self._make(step, pushes, commons, decision.cut, cut, epoch)
+        finally:
+            with self._changed:
+                self._under_way.discard(step)
+                if self.version >= step:
+                    for push in decision.pushes:
+                        self._staged.pop(push[:3], None)
+                self._changed.notify_all()
+
+    def _make(
+        self,
+        step: int,
+        pushes: Sequence[Staged],
+        commons: Commons,
+        is_cut: bool,
+        cut: Callable[[int, list[Array]], None],
+        epoch: str | None,
+    ) -> None:
+        told = [push for push in pushes if push.rows]
+        gradients = told[0].gradients
+        means = self._mean(told) if len(told) > 1 else []
+        if means:
+            gradients = [host_view(mean) for mean in means]
+        shared = told[0].commons
+        if self._shares_commons:
+            partials = [] if self._partials is None else self._partials(gradients, wait=True)
+            shared = commons(step, [np.asarray(partial) for partial in partials])
+        with self._lock.alone():
+            with self._changed:
+                self._check_epoch(epoch)
+            if self._update is not None:
+                arguments = [*self._values, *gradients, *shared, np.int32(step - 1)]
+                try:
+                    self._values = self._update(arguments, wait=True)
+                except BaseException:
+                    self.close()  # the old values may be gone: only a cut can bring them back
+                    raise
+            with self._changed:
+                self.version = step
+            if is_cut:
+                cut(step, [np.array(host_view(value)) for value in self._values])
+
+    def _mean(self, pushes: Sequence[Staged]) -> list[jax.Array]:
+        """The mean of gradients, by rows, in the order of the pushes."""
+        rows = np.asarray([push.rows for push in pushes], np.float32)
+        with jax.default_device(self._device):
+            means = _weighted(rows / rows.sum(), [list(push.gradients) for push in pushes])
+        return list(jax.block_until_ready(means))
+
+    # For others to see.
+
+    def describe(self) -> list[dict[str, Any]]:
+        """What it holds, for the status."""
+        task = self.config.servers[self.config.server]
+        return [
+            {
+                "name": held.name,
+                "shape": list(held.spec.shape),
+                "dtype": held.spec.dtype,
+                "bytes": held.spec.nbytes,
+                "device": f"{task}/device:{self._device.platform.upper()}:{self._device.id}",
+            }
+            for held in self.config.held
+        ]
+
+
+@jax.jit
+def _weighted(weights: jax.Array, lists: list[list[jax.Array]]) -> list[jax.Array]:
+    def mean(*gradients: jax.Array) -> jax.Array:
+        wide = jnp.promote_types(gradients[0].dtype, jnp.float32)
+        total = gradients[0].astype(wide) * weights[0].astype(wide)
+        for index, gradient in enumerate(gradients[1:], start=1):
+            total = total + gradient.astype(wide) * weights[index].astype(wide)
+        return total.astype(gradients[0].dtype)
+
+    return [mean(*column) for column in zip(*lists, strict=True)]
+
+
+def _owned(array: Array) -> Array:
+    return array if array.flags.writeable else np.array(array)
+
+
+def _check(arrays: Sequence[Array], held: Sequence[Held], what: str) -> None:
+    got = [(array.shape, str(array.dtype)) for array in arrays]
+    wanted = [(each.spec.shape, each.spec.dtype) for each in held]
+    if got != wanted:
+        raise ProtocolError(
+            f"{what} that do not fit: {len(got)} arrays {got[:4]!r:.200}; this server has {len(wanted)}: {wanted[:4]!r:.200}"
+        )

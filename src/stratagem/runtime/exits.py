@@ -1,0 +1,108 @@
+"""What a process does when it ends well, and only then: tells others that it has finished, as a rule.
+
+Ending well is the main thread coming to its end without an uncaught exception (Ctrl-C is one) and without
+`sys.exit` of anything but success. `os._exit`, a signal or a crash runs nothing. Errors of other threads do not
+count: the process went on after them. In an interactive session errors at the prompt do not count either.
+Python 3.12.0 to 3.12.2 start no thread at that time: a callback that needs one fails there, and the log says so.
+"""
+
+import concurrent.futures.thread  # noqa: F401  imported before we register: see `_install`
+import itertools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+_log = logging.getLogger("stratagem")
+Callback = Callable[[], object]
+
+
+class _Exits:
+    """The callbacks of this process, and what is known of how it ends."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[int, Callback] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._process: int | None = None
+        self._status: Any = None
+        self._known_error: BaseException | None = None
+
+    def add(self, callback: Callback) -> Callable[[], None]:
+        with self._lock:
+            if self._process != os.getpid():  # the first here; a forked child does not speak for its parent
+                self._install(anew=self._process is None)
+                self._callbacks.clear()
+            number = next(self._numbers)
+            self._callbacks[number] = callback
+
+        def cancel() -> None:
+            with self._lock:
+                self._callbacks.pop(number, None)
+
+        return cancel
+
+    def _install(self, *, anew: bool) -> None:
+        self._process = os.getpid()
+        self._known_error = _last_error()
+        if not anew:
+            return
+        # Python runs these newest first, before it waits for threads: sockets, threads and JAX still work then, and
+        # executors too, which close by the same means. In `atexit` functions, from 3.12 on, no thread can be started.
+        threading._register_atexit(self._run)  # type: ignore[attr-defined]
+        original = sys.exit
+
+        def watched_exit(status: Any = None, /) -> NoReturn:
+            if threading.current_thread() is threading.main_thread():  # elsewhere it ends a thread
+                self._status = status
+            original(status)
+
+        # Python tells nobody the status that it ends with, and a failed process must not be taken for a finished one.
+        sys.exit = watched_exit
+
+    def _run(self) -> None:
+        if os.getpid() != self._process or not self._ends_well():
+            return
+        while True:
+            with self._lock:
+                if not self._callbacks:
+                    return
+                _, callback = self._callbacks.popitem()
+            try:
+                callback()
+            except Exception:  # noqa: BLE001  a callback may raise anything
+                # Raised further, it would keep Python from waiting for the user's threads.
+                _log.exception("while this process ended: %r failed", callback)
+
+    def _ends_well(self) -> bool:
+        is_interactive = hasattr(sys, "ps1")
+        last = None if is_interactive else _last_error()
+        return self._status in (None, 0) and (last is None or last is self._known_error)
+
+
+def _last_error() -> BaseException | None:
+    """The uncaught exception that Python has printed, whatever has become of `sys.excepthook`."""
+    found: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return found
+
+
+_exits = _Exits()
+
+
+def at_normal_exit(callback: Callback) -> Callable[[], None]:
+    """Call a function when this process ends well, in the main thread, newest first, once.
+
+    Args:
+        callback: The function. What it raises is logged. It may use threads, sockets and JAX; it should not take
+            long, since the process does not end before.
+
+    Returns:
+        Call it to cancel; that may be done at any time, and twice.
+
+    Example:
+        >>> cancel = at_normal_exit(lambda: print("finished"))
+        >>> cancel()
+    """
+    return _exits.add(callback)

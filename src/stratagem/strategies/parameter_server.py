@@ -1,0 +1,164 @@
+"""`ParameterServerStrategy`: variables on servers, which any number of workers train, each at its own pace."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from stratagem import environment
+from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_cluster
+from stratagem.devices import avoid_oversubscription
+from stratagem.errors import StrategyError
+from stratagem.parameters.partition import Partitioner
+from stratagem.parameters.planning import JobOptions
+from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
+from stratagem.runtime import Server
+from stratagem.runtime.peers import task_name
+from stratagem.strategies.base import Strategy
+from stratagem.strategies.parameter_server_engine import ParameterServerEngine
+from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.server_workers import ServerWorkers
+from stratagem.strategies.turns import ServerFeed
+
+_log = logging.getLogger("stratagem")
+_START_SECONDS = 600.0
+"""How long a worker waits for servers that have not been started; the log names them all the while."""
+
+
+class ParameterServerStrategy(Strategy):
+    """Training by workers that push gradients to servers, which hold the variables and update them.
+
+    The cluster comes from `cluster`, TF_CONFIG, flags or the launcher. In a process that is a `ps` task, the
+    constructor serves, and raises `SystemExit(0)` when the job is done.
+
+    Args:
+        cluster: The cluster, if it is not to be taken from flags or the environment, which then still tell
+            which task this is.
+        update: How pushes become updates: `Async()`, `Sync()` or `BoundedStaleness(steps)`.
+        partitioner: Who holds what: `RoundRobin()` (the default), `GreedyLoadBalancing()`; or `FixedShards`,
+            `MinSizeShards`, `MaxSizeShards`, or a function of shape and dtype, which cut variables by rows.
+        devices_per_worker: How many local devices each worker trains with, in step; all by default.
+        replication: `between-graph`: every worker runs this script.
+        snapshot_dir: Where the servers keep cuts of all they hold, from which a lost one comes back. `stratagem
+            run` makes a directory for the run; with neither, there are none.
+        snapshot_secs: Seconds from cut to cut.
+        rejoin_timeout: Seconds for which a lost worker or server may come back.
+
+    Example:
+        >>> strategy = ParameterServerStrategy(update=Sync())
+        >>> state = strategy.init(params, optax.adam(1e-3))
+        >>> step = strategy.train_step(loss_fn)
+        >>> for batch in strategy.distribute(batches):
+        ...     state, metrics = step(state, batch)
+        >>> strategy.close()
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterSpec | Mapping[str, Sequence[str] | Mapping[int, str]] | None = None,
+        update: UpdateRule | None = None,
+        partitioner: Partitioner | None = None,
+        devices_per_worker: int | None = None,
+        replication: Literal["between-graph", "in-graph"] = "between-graph",
+        snapshot_dir: str | None = None,
+        snapshot_secs: float = 60,
+        rejoin_timeout: float = 60,
+    ) -> None:
+        rule = Async() if update is None else update
+        _check(rule, replication, snapshot_secs, rejoin_timeout, devices_per_worker)
+        config = _own_config(cluster)
+        if config.job_name == "ps":
+            _serve(config)
+        workers = _workers(config)
+        own = task_name(config.job_name, config.task_index)
+        if own not in workers:
+            raise StrategyError(
+                f"{own} neither trains nor serves parameters: a ParameterServerStrategy is for "
+                f"{', '.join(workers)} and the ps tasks"
+            )
+        if isinstance(rule, Sync):
+            rule = rule.for_workers(len(workers))
+        if _is_shared_host(config):
+            avoid_oversubscription()
+        server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
+        platforms = _platforms(server, config)
+        replicas = Replicas.first(devices_per_worker)
+        server.announce_devices()
+        options = JobOptions(
+            servers=tuple(task_name("ps", index) for index in config.cluster.task_indices("ps")),
+            workers=tuple(workers),
+            platforms=platforms,
+            rule=rule,
+            partitioner=partitioner,
+            snapshot_dir=snapshot_dir or environment.snapshot_dir(),
+            snapshot_secs=snapshot_secs,
+            rejoin_timeout=rejoin_timeout,
+        )
+        known = ServerWorkers(server, workers, config.is_chief, rule)
+        engine = ParameterServerEngine(replicas, known, options)
+        aggregated = rule.replicas_to_aggregate if isinstance(rule, Sync) else 1
+        super().__init__(engine, known, feed=ServerFeed(replicas, known), workers_in_sync=aggregated)
+
+
+def _check(
+    rule: object, replication: str, snapshot_secs: float, rejoin_timeout: float, devices: int | None
+) -> None:
+    if not isinstance(rule, Async | Sync | BoundedStaleness):
+        raise StrategyError(f"update is {rule!r}; give sg.Async(), sg.Sync() or sg.BoundedStaleness(steps)")
+    if replication != "between-graph":
+        raise StrategyError(f"replication is {replication!r}; it can be 'between-graph'")
+    for name, value in {"snapshot_secs": snapshot_secs, "rejoin_timeout": rejoin_timeout}.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+            raise StrategyError(f"{name} is {value!r}; give a number of seconds above 0")
+    if devices is not None and (not isinstance(devices, int) or devices < 1):
+        raise StrategyError(f"devices_per_worker is {devices!r}; give a whole number of at least 1, or None")
+
+
+def _own_config(
+    cluster: ClusterSpec | Mapping[str, Sequence[str] | Mapping[int, str]] | None,
+) -> ClusterConfig:
+    config = resolve_cluster()
+    if config is None:
+        raise StrategyError(
+            "a ParameterServerStrategy needs a cluster, and neither flags (--job_name, --task_index, --ps_hosts, "
+            "--worker_hosts) nor TF_CONFIG tell of one: start it with `stratagem run --ps 1 --workers 2 SCRIPT`"
+        )
+    if cluster is not None:
+        config = ClusterConfig(ClusterSpec(cluster), config.job_name, config.task_index, config.source)
+    if "ps" not in config.cluster.jobs:
+        raise StrategyError(
+            f"the cluster has no ps task, only {', '.join(config.cluster.jobs)}: add one (stratagem run --ps 1), or use "
+            "MultiWorkerMirroredStrategy, which needs none"
+        )
+    return config
+
+
+def _workers(config: ClusterConfig) -> list[str]:
+    """The tasks that train, in the same order everywhere."""
+    return [
+        task_name(job, index)
+        for job in ("chief", "worker")
+        if job in config.cluster.jobs
+        for index in config.cluster.task_indices(job)
+    ]
+
+
+def _is_shared_host(config: ClusterConfig) -> bool:
+    own = Address.parse(config.address or "").host
+    return sum(Address.parse(task.address).host == own for task in config.cluster.tasks()) > 1
+
+
+def _serve(config: ClusterConfig) -> None:
+    """Be a parameter server until the job is done."""
+    with Server(config.cluster, config.job_name, config.task_index) as server:
+        server.join()
+    raise SystemExit(0)
+
+
+def _platforms(server: Server, config: ClusterConfig) -> tuple[str, ...]:
+    """What each server's programs are exported for, once it is up."""
+    found = []
+    for index in config.cluster.task_indices("ps"):
+        peer = server.peers[task_name("ps", index)]
+        peer.call("ping", timeout=_START_SECONDS)
+        found.append(str(peer.info["platform"]))
+    return tuple(found)

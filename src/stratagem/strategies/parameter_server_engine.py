@@ -1,0 +1,184 @@
+"""How gradients become updates on parameter servers: computed here, pushed there, new parameters brought back."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem.parameters.link import Link, Outcome
+from stratagem.parameters.planning import JobOptions, ModelPlan, is_shared
+from stratagem.parameters.rules import Async, Sync
+from stratagem.strategies.engines import Step
+from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.rows import count_rows
+from stratagem.strategies.server_workers import ServerWorkers
+from stratagem.strategies.step_log import StepLog
+from stratagem.waist import Arrays, Metrics, Trainable, TrainState
+
+
+class ParameterServerEngine:
+    """Variables on the parameter servers; every worker computes, with its devices in step.
+
+    Args:
+        replicas: The devices of this worker.
+        workers: The workers.
+        options: The servers, and how they update.
+    """
+
+    def __init__(self, replicas: Replicas, workers: ServerWorkers, options: JobOptions) -> None:
+        self.replicas = replicas
+        self._workers = workers
+        self._options = options
+        self._models = 0
+
+    def lay_out(self, state: TrainState) -> TrainState:
+        """Bring a state to the servers, or join those who have; what comes back has the parameters only."""
+        names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)]
+        plan = ModelPlan(f"model-{self._models}", state, names, self._options)
+        self._models += 1
+        link = Link(
+            self._workers.server,
+            self._workers.index,
+            self._workers.is_chief,
+            plan,
+            lambda: plan.initial(state),
+        )
+        link.connect()
+        model = _Served(plan, link, isinstance(self._options.rule, Async) and self._options.rule.overlap)
+        self._workers.use(model)
+        recipe = replace(state.recipe, served=model)
+        empty = TrainState([], [], list(state.flat_state), None, np.int32(0), recipe)
+        return model.renewed(empty, link.pull())
+
+    def build(self, trainable: Trainable) -> Step:
+        """Compute, push, take what comes back."""
+        index = self._workers.index
+        averages = isinstance(self._options.rule, Sync)
+        whole = self.replicas.whole
+        log = StepLog()
+        compiled: dict[int, Any] = {}
+
+        def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+            model: _Served = state.recipe.served  # type: ignore[assignment]
+            rows = count_rows(batch) if jax.tree.leaves(batch) else 0
+            others, own, gradients, commons = state.flat_state, {}, model.nothing, []
+            if rows:
+                if id(model) not in compiled:
+                    compiled[id(model)] = jax.jit(
+                        _compute(trainable, model.plan, index, averages), out_shardings=whole
+                    )
+                grads, others, own, commons = compiled[id(model)](
+                    self._sent(state.flat_params),
+                    self._sent(state.flat_state),
+                    np.int32(state.step),
+                    state.recipe.seed,
+                    batch,
+                )
+                gradients = model.plan.scatter([_host(grad) for grad in grads])
+            told = {name: float(value) for name, value in own.items()} if averages else {}
+            outcome = model.push(
+                rows, gradients, [_host(common) for common in commons], told, int(state.step)
+            )
+            metrics = dict(outcome.metrics) if averages and outcome.metrics else own
+            log.count(rows, outcome.step, metrics)
+            kept = replace(state, flat_state=list(others))
+            return model.renewed(kept, outcome), {**metrics, "global_step": outcome.step}
+
+        return step
+
+    def _sent(self, arrays: Arrays) -> Arrays:
+        """Arrays where this worker computes: a single CPU device reads them in place."""
+        if len(self.replicas) == 1 and self.replicas.devices[0].platform == "cpu":
+            return arrays
+        placed: Arrays = jax.device_put(arrays, self.replicas.whole)
+        return placed
+
+
+def _compute(trainable: Trainable, plan: ModelPlan, index: int, averages: bool) -> Any:
+    """Gradients, differences of the shared state, and what they have in common; to be compiled."""
+
+    def compute(
+        params: Arrays, others: Arrays, step: Any, seed: Any, batch: Any
+    ) -> tuple[Arrays, Arrays, Metrics, Arrays]:
+        rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), index)
+        (loss, after, metrics), grads = trainable.loss_and_grad(params, others, batch, rng)
+        moved = [new - old for old, new in zip(others, after, strict=True) if is_shared(old)]
+        gradients = [
+            *(grad.astype(param.dtype) for grad, param in zip(grads, params, strict=True)),
+            *(each.astype(old.dtype) for each, old in zip(moved, filter(is_shared, others), strict=True)),
+        ]
+        # The mean of several pushes has its own, which servers compute.
+        commons = [] if averages else plan.plan.commons(gradients)
+        return gradients, after, {"loss": loss, **metrics}, commons
+
+    return compute
+
+
+def _host(array: Any) -> Any:
+    """The array as the host sees it: one copy of it, where there is one on every device."""
+    return np.asarray(array.addressable_data(0) if isinstance(array, jax.Array) else array)
+
+
+class _Served:
+    """One model on the servers, as this worker trains it.
+
+    Args:
+        plan: Who holds what.
+        link: The tie to the servers.
+        overlaps: Whether to compute on while a push is under way.
+    """
+
+    def __init__(self, plan: ModelPlan, link: Link, overlaps: bool) -> None:
+        self.plan = plan
+        self.link = link
+        self.nothing: list[list[Any]] = [[] for _ in plan.parts]
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stratagem-push") if overlaps else None
+        self._under_way: Future[Outcome] | None = None
+
+    def push(self, rows: int, gradients: Any, commons: Any, metrics: dict[str, float], base: int) -> Outcome:
+        """Push; with overlap, start to, and come back with what the push before it brought."""
+        if self._thread is None:
+            return self.link.push(rows, gradients, commons, metrics, base)
+        before = self.settle()
+        self._under_way = self._thread.submit(self.link.push, rows, gradients, commons, metrics, base)
+        return before or Outcome("begun", base)
+
+    def settle(self) -> Outcome | None:
+        """Wait for the push that is under way, if there is one; what came of it."""
+        future, self._under_way = self._under_way, None
+        return None if future is None else future.result()
+
+    def renewed(self, state: TrainState, outcome: Outcome) -> TrainState:
+        """The state with what came back from the servers."""
+        if outcome.leaves is None:
+            return state
+        params, shared = self.plan.split_leaves(self.plan.join(outcome.leaves))
+        ahead = iter(shared)
+        others = [next(ahead) if is_shared(each) else each for each in state.flat_state]
+        return replace(state, flat_params=params, flat_state=others, step=np.int32(outcome.step))
+
+    def fetch(self, state: TrainState) -> TrainState:
+        """All of it, at one step, from the servers."""
+        self.settle()
+        step, held = self.link.fetch()
+        params, shared = self.plan.split_leaves(self.plan.join(held))
+        opt_state, averages = self.plan.split_slots(self.plan.join_slots(held))
+        ahead = iter(shared)
+        others = [next(ahead) if is_shared(each) else np.array(each) for each in state.flat_state]
+        return TrainState(
+            params,
+            opt_state,
+            others,
+            averages if state.recipe.ema is not None else None,
+            np.int32(step),
+            state.recipe,
+        )
+
+    def close(self) -> None:
+        """Wait for what is under way, and end."""
+        self.settle()
+        if self._thread is not None:
+            self._thread.shutdown()
+        self.link.close()

@@ -1,0 +1,84 @@
+"""The workers of a parameter-server job, as one of them sees the others: by way of the servers alone."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from stratagem.cluster import ClusterSpec
+from stratagem.errors import StrategyError
+from stratagem.parameters.link import Link
+from stratagem.parameters.rules import Sync, UpdateRule
+from stratagem.runtime import Server
+from stratagem.runtime.exits import at_normal_exit
+from stratagem.strategies.workers import Array
+
+
+class Served(Protocol):
+    """A model on the servers, as far as workers need it to meet.
+
+    Attributes:
+        link: The tie to the servers.
+    """
+
+    link: Link
+
+    def settle(self) -> object:
+        """Wait for what is under way."""
+        ...
+
+    def close(self) -> None:
+        """Wait for what is under way, and end."""
+        ...
+
+
+class ServerWorkers:
+    """All workers of a job with parameter servers.
+
+    Args:
+        server: This task's own server.
+        tasks: All workers.
+        is_chief: Whether this one brings initial values, and writes what only one should write.
+        rule: The update rule.
+    """
+
+    def __init__(self, server: Server, tasks: Sequence[str], is_chief: bool, rule: UpdateRule) -> None:
+        self.server = server
+        self.cluster: ClusterSpec | None = server.cluster
+        self.index = list(tasks).index(server.task)
+        self.count = len(tasks)
+        self.is_chief = is_chief
+        self.shares_batches = isinstance(rule, Sync) and rule.shares_batches(len(tasks))
+        self._is_sync = isinstance(rule, Sync)
+        self._models: list[Served] = []
+        self._forget_exit = at_normal_exit(self.close)
+
+    def use(self, model: Served) -> None:
+        """Meet the others by way of this model from now on."""
+        self._models.append(model)
+
+    @property
+    def link(self) -> Link:
+        """The tie to the servers.
+
+        Raises:
+            StrategyError: There is no model yet.
+        """
+        if not self._models:
+            raise StrategyError("there is no model on the parameter servers yet: call strategy.init first")
+        self._models[-1].settle()
+        return self._models[-1].link
+
+    @property
+    def has_model(self) -> bool:
+        """Whether there is a model to meet by."""
+        return bool(self._models)
+
+    def gather(self, array: Array) -> Sequence[Array]:
+        """The arrays of all workers that train in step with this one, in their order."""
+        return self.link.gather("reduce", array) if self._is_sync else [array]
+
+    def close(self) -> None:
+        """Say that this worker has finished. Also done when this process ends well."""
+        self._forget_exit()
+        for model in self._models:
+            model.close()
+        self.server.stop()

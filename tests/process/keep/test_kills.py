@@ -1,0 +1,94 @@
+"""Cuts written by real processes: by several together, and by one that is killed at any moment."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from process.keep.writer import PARTS, ROWS
+from stratagem.keep import Cut, Cuts, Manifest, ShardRecord, TensorEntry
+
+WRITER = Path(__file__).with_name("writer.py")
+ROUNDS = 20
+MOST_CUTS = 4
+LONGEST = 0.03
+"""Seconds from a cut that was told of to the kill; making one takes less."""
+
+
+def started(*arguments: object) -> "subprocess.Popen[str]":
+    argv = [sys.executable, str(WRITER), *map(str, arguments)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+
+def check(cut: Cut) -> None:
+    """The cut, whose digests are right, is all of one step."""
+    assert cut.manifest.meta == {"step": cut.step}
+    assert cut.names == ["rows", *(f"n{part}" for part in range(PARTS))]
+    for name in cut.names:
+        assert np.all(cut.read(name) == cut.step)
+    assert cut.read("rows").shape == (PARTS * ROWS, 4)
+
+
+def check_file(path: Path) -> None:
+    """What has the name of a shard is whole, be its cut finished or not."""
+    step = int(path.parent.name.removeprefix("step-"))
+    for array in load_file(path).values():
+        assert np.all(array == step)
+
+
+def killed_after(count: int, seconds: float, root: Path) -> list[int]:
+    """Let a writer tell of so many cuts and go on for so long, then kill it; the steps that it told of.
+
+    The first of them is the one that it went on from.
+    """
+    with started(root) as writer:
+        assert writer.stdout is not None
+        told = [int(writer.stdout.readline()) for _ in range(1 + count)]
+        with pytest.raises(subprocess.TimeoutExpired):  # it never ends by itself
+            writer.wait(seconds)
+        writer.kill()
+        told += [int(line) for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+    return told
+
+
+def test_a_writer_killed_at_any_moment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cuts = Cuts(tmp_path)
+    seeded = random.Random(20)
+    reached = -1
+    for _ in range(ROUNDS):
+        told = killed_after(seeded.randrange(MOST_CUTS), seeded.uniform(0, LONGEST), tmp_path)
+        assert told[0] == reached, "the writer went on from another cut than the newest that can be read"
+        readable = list(cuts.readable())
+        found = max((cut.step for cut in readable), default=-1)
+        # The last cut may be finished and not yet told of.
+        assert found in (told[-1], told[-1] + 1)
+        for cut in readable:
+            check(cut)
+        for file in tmp_path.glob("step-*/*.safetensors"):
+            check_file(file)
+        reached = found
+    assert reached >= ROUNDS // 2, "cuts were hardly made"
+    assert not caplog.records, "a kill leaves cuts unfinished, never damaged"
+    cuts.prune(1)
+    assert cuts.steps() == [reached]
+    assert not list(cuts.path(reached).glob("*.partial"))
+
+
+def test_several_processes_write_one_cut(tmp_path: Path) -> None:
+    writers = [started(tmp_path, 7, part) for part in range(PARTS)]
+    told = [writer.communicate(timeout=60)[0] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0] * PARTS
+    cuts = Cuts(tmp_path)
+    assert cuts.steps() == []
+    records = [ShardRecord.from_dict(json.loads(line)) for line in told]
+    rows = TensorEntry.joined([(record, f"rows/part_{part}") for part, record in enumerate(records)])
+    entries = {f"n{part}": TensorEntry.joined([(record, f"n{part}")]) for part, record in enumerate(records)}
+    cuts.commit(Manifest(7, records, {"rows": rows, **entries}, {"step": 7}))
+    newest = cuts.newest_readable()
+    assert newest is not None and newest.step == 7
+    check(newest)

@@ -1,0 +1,47 @@
+"""A process that writes cuts, run by the tests as a script: one shard, or cut after cut until it is killed."""
+
+import json
+import sys
+
+import numpy as np
+
+from stratagem.keep import Cuts, Manifest, TensorEntry, write_shard
+
+PARTS = 3
+ROWS = 100_000
+
+
+def write_one(root: str, step: int, part: int) -> None:
+    """One shard of one cut; its record goes to standard output."""
+    tensors = {f"rows/part_{part}": np.full((ROWS, 4), step, np.float32), f"n{part}": np.array(step)}
+    record = write_shard(Cuts(root).directory(step), f"ps-{part}", tensors)
+    print(json.dumps(record.to_dict()), flush=True)
+
+
+def write_on(root: str) -> None:
+    """Go on from the newest cut that can be read; tell of each step once it is finished."""
+    cuts = Cuts(root, durable=False)  # the disk itself survives what the test does
+    newest = cuts.newest_readable()
+    step = newest.step if newest is not None else -1
+    print(step, flush=True)
+    while True:
+        step += 1
+        directory = cuts.directory(step)
+        records = []
+        for part in range(PARTS):
+            tensors = {f"rows/part_{part}": np.full((ROWS, 4), step, np.float32), f"n{part}": np.array(step)}
+            records.append(write_shard(directory, f"ps-{part}", tensors, durable=False))
+        parts = [(record, f"rows/part_{part}") for part, record in enumerate(records)]
+        entries = {
+            f"n{part}": TensorEntry.joined([(record, f"n{part}")]) for part, record in enumerate(records)
+        }
+        cuts.commit(Manifest(step, records, {"rows": TensorEntry.joined(parts), **entries}, {"step": step}))
+        print(step, flush=True)
+        cuts.prune(keep=2)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        write_on(sys.argv[1])
+    else:
+        write_one(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
