@@ -99,6 +99,7 @@ class Authority:
         self._servers = frozenset(servers)
         self._members = {worker: Member() for worker in range(workers)}
         self._arrivals: dict[Push, set[int]] = {}
+        self._undecided: set[Push] = set()
         self._held: list[Push] | None = None
 
     # Who takes part.
@@ -159,6 +160,8 @@ class Authority:
         member = self.member(push.worker)
         if push.incarnation != member.incarnation or push.sequence <= member.sequence:
             return  # of an earlier start, or decided already
+        if push in self._undecided:
+            return  # told again by a server whose caller asked again
         if not member.is_active:
             member.is_active = True
             self._changed()
@@ -166,6 +169,7 @@ class Authority:
         arrivals.add(server)
         if arrivals >= self._servers:
             del self._arrivals[push]
+            self._undecided.add(push)
             if self._held is not None:
                 self._held.append(push)
             else:
@@ -209,6 +213,7 @@ class Authority:
         """
         self.step = step
         self._arrivals.clear()
+        self._undecided.clear()
         self._held = None
         self._machine.reset()
         for worker, member in self._members.items():
@@ -259,6 +264,7 @@ class Authority:
             self.applied_at_cut = self.applied
 
     def _decide(self, push: Push, decision: Decision) -> None:
+        self._undecided.discard(push)
         member = self._members[push.worker]
         if push.incarnation != member.incarnation:
             return

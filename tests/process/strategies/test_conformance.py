@@ -21,12 +21,14 @@ class Contender:
     replicas: int
     devices: int = 1
     workers: int = 1
+    ps: int = 0
 
     @property
     def command(self) -> list[str]:
-        if self.workers == 1:
+        if self.workers == 1 and self.ps == 0:
             return [sys.executable, str(JOB)]
-        return [sys.executable, "-m", "stratagem", "run", "--workers", str(self.workers), str(JOB)]
+        numbers = ["--ps", str(self.ps), "--workers", str(self.workers)]
+        return [sys.executable, "-m", "stratagem", "run", *numbers, str(JOB)]
 
 
 REFERENCE = Contender("sg.OneDeviceStrategy()", replicas=1)
@@ -43,6 +45,13 @@ CONTENDERS = {
     "MultiWorkerMirrored, 2 devices each": Contender(
         "sg.MultiWorkerMirroredStrategy()", replicas=4, devices=2, workers=2
     ),
+    "ParameterServer, in step": Contender(
+        "sg.ParameterServerStrategy(update=sg.Sync(), partitioner=sg.FixedShards(2))",
+        replicas=2,
+        workers=2,
+        ps=2,
+    ),
+    "ParameterServer, one worker": Contender("sg.ParameterServerStrategy()", replicas=1, ps=1),
     "TPU": Contender("__import__('strategies_on_cpu').tpu_strategy()", replicas=2, devices=2),
 }
 """Later strategies join by adding a line."""

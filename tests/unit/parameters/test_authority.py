@@ -270,12 +270,15 @@ def test_whatever_happens_each_push_is_applied_at_most_once_and_steps_have_no_ga
     job.join(0, 1, 2)
     pushes: list[Push] = []
     seen: dict[int, tuple[Push, ...]] = {}
+    dropped: set[Push] = set()
 
     def look() -> None:
         for push in pushes:
             decided = job.decision(push)
             if decided is not None and decided.kind == APPLIED:
                 assert seen.setdefault(decided.step, decided.pushes) == decided.pushes
+            if decided is not None and decided.kind == DROPPED and push.incarnation == job.incarnation(push.worker):
+                dropped.add(push)
 
     for event, worker in events:
         match event:
@@ -295,5 +298,6 @@ def test_whatever_happens_each_push_is_applied_at_most_once_and_steps_have_no_ga
         look()
     applied = list(itertools.chain.from_iterable(seen.values()))
     assert len(applied) == len(set(applied))
+    assert dropped.isdisjoint(applied)
     assert sum(job.authority.staleness.values()) >= len(applied)
     assert set(seen) <= set(range(1, job.authority.step + 1))

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend.core import Jaxpr, JaxprEqn, Var
+from jax.extend.core import Var
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.split.coupling import Coupling, couplings
-from stratagem.parameters.split.jaxprs import Atom, needed, size_of, without
+from stratagem.parameters.split.jaxprs import Equations, size_of
 from stratagem.parameters.split.ownership import Ownership, owners_of_slots
 from stratagem.parameters.split.plan import Partial, Plan
-from stratagem.parameters.split.rows import RowAnalysis, analyse_rows
-from stratagem.parameters.split.states import FREE, Mixed, Reduced
+from stratagem.parameters.split.rows import RowAnalysis, analyse_rows, states_of
+from stratagem.parameters.split.states import FREE, Mixed, Reduced, Rows, State
 from stratagem.parameters.split.tracing import FlatUpdate, Update, flattened, has_branches, traced
 from stratagem.parameters.split.wording import listed, operation
 
@@ -68,8 +68,7 @@ def analyse(
     flat = flattened(closed, len(leaves), len(slots))
     outcome = _cut(flat, called)
     if isinstance(outcome, str) and has_branches(flat):
-        opened = _cut(flattened(closed, len(leaves), len(slots), open_branches=True), called)
-        outcome = outcome if isinstance(opened, str) else opened
+        outcome = _cut(flattened(closed, len(leaves), len(slots), open_branches=True), called)
     if isinstance(outcome, Plan):
         return outcome
     if servers != 1:
@@ -80,18 +79,17 @@ def analyse(
 def _cut(flat: FlatUpdate, names: tuple[str, ...]) -> Plan | str:
     """The plan; or why there is none."""
     coupling = couplings(flat)
-    equations = without(flat.equations, frozenset(coupling.commons))
-    frontier = [var for vars_ in coupling.partials for var in vars_]
-    local = _local(flat, coupling.commons, equations, frontier)
+    equations = flat.equations.without(frozenset(coupling.commons))
+    local, _ = equations.needed([*flat.inputs, *coupling.commons], flat.outputs)
     ownership = owners_of_slots(names, flat.leaves, flat.slots, flat.gradients, local)
     if ownership.conflict is not None:
         return ownership.conflict
     rows = analyse_rows(flat.leaves, flat.slots, flat.gradients, ownership.owners, local)
-    makers = {var: equation for equation in local.eqns for var in equation.outvars}
+    states = _before_partials(flat, coupling, rows)
     because = list(rows.whole_because)
     partials: list[tuple[Partial, ...]] = []
     for leaf, vars_ in enumerate(coupling.partials):
-        found = _reductions(vars_, rows, makers) if because[leaf] is None else None
+        found = _reductions(vars_, states, flat.equations) if because[leaf] is None else None
         if isinstance(found, str):
             because[leaf] = found
         if not isinstance(found, list):
@@ -147,41 +145,44 @@ def _inseparable(flat: FlatUpdate, names: tuple[str, ...], reason: str) -> Plan:
     )
 
 
-def _local(
-    flat: FlatUpdate, commons: Sequence[Var], equations: Sequence[JaxprEqn], partials: Sequence[Var]
-) -> Jaxpr:
-    """The update with the commons given; the partials are outputs too, so that all before them is kept."""
-    outputs: list[Atom] = [*flat.outputs, *partials]
-    jaxpr, _ = needed([*flat.inputs, *commons], outputs, equations, flat.constants)
-    return jaxpr
+def _before_partials(flat: FlatUpdate, coupling: Coupling, rows: RowAnalysis) -> dict[Var, State]:
+    """How all that the partials come from lies to rows."""
+    frontier = [var for vars_ in coupling.partials for var in vars_]
+    jaxpr, _ = flat.equations.needed(flat.gradients, frontier)
+    states: dict[Var, State] = {}
+    cuttable = {
+        gradient
+        for gradient, reason in zip(flat.gradients, rows.whole_because, strict=True)
+        if reason is None
+    }
+    states_of(jaxpr, [Rows(0) if var in cuttable else FREE for var in jaxpr.invars], states)
+    return states
 
 
-def _reductions(vars_: Sequence[Var], rows: RowAnalysis, makers: dict[Var, JaxprEqn]) -> list[Partial] | str:
+def _reductions(vars_: Sequence[Var], states: dict[Var, State], equations: Equations) -> list[Partial] | str:
     """The reductions over rows that values come from, and nothing else; or why there are other things.
 
     All that lies between the reductions and the values is computed with the commons.
     """
     found: dict[Var, Partial] = {}
     ahead, seen = list(vars_), set(vars_)
+    reason = ""
     while ahead:
         var = ahead.pop(0)
-        state = rows.states.get(var, FREE)
-        if isinstance(state, Reduced):
-            found[var] = Partial(var, state.operation)
-        elif isinstance(state, Mixed) and var in makers:
-            further = [atom for atom in makers[var].invars if isinstance(atom, Var) and atom not in seen]
-            seen.update(further)
-            ahead += further
-            bare = [atom for atom in makers[var].invars if isinstance(atom, Var) and _has_rows(rows, atom)]
-            if bare:
-                return f"its rows are mixed by {state.reason}"
-        elif state != FREE:
-            return "other variables use its gradient row by row"
+        match states.get(var, FREE):
+            case Reduced(operation=combined):
+                found[var] = Partial(var, combined)
+            case Mixed(reason):
+                maker = equations.maker(var)
+                operands = maker.invars if maker else []
+                further = [atom for atom in operands if isinstance(atom, Var) and atom not in seen]
+                seen.update(further)
+                ahead += further
+            case Rows():
+                return (
+                    f"its rows are mixed by {reason}" if reason else "other variables use its rows one by one"
+                )
     return list(found.values())
-
-
-def _has_rows(rows: RowAnalysis, var: Var) -> bool:
-    return rows.states.get(var, FREE) != FREE and not isinstance(rows.states[var], Mixed | Reduced)
 
 
 def _too_large(names: Sequence[str], leaf: int, size: int, coupling: Coupling) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from jax.extend.core import JaxprEqn, Var
 
 from stratagem.parameters.split.homes import homes_of_slots
-from stratagem.parameters.split.jaxprs import Atom
+from stratagem.parameters.split.jaxprs import Atom, size_of
 from stratagem.parameters.split.reach import backward, bits, forward, operands_of_outputs
 from stratagem.parameters.split.tracing import FlatUpdate
 
@@ -35,11 +35,11 @@ def couplings(flat: FlatUpdate) -> Coupling:
     count = len(flat.leaves)
     gradients = (1 << count) - 1
     known = {var: 1 << position for position, var in enumerate(flat.inputs)}
-    reached = forward(flat.equations, known)
+    reached = forward(flat.equations.listed, known)
     homes = homes_of_slots(flat, [_mask(reached, atom) for atom in flat.outputs])
     ends = [(atom, 1 << leaf) for leaf, atom in enumerate(flat.new_leaves)]
     ends += list(zip(flat.new_slots, homes, strict=True))
-    users = backward(flat.equations, ends)
+    users = backward(flat.equations.listed, ends)
 
     def sources(atom: Atom) -> int:
         """The leaves whose gradients, and nothing else, a value comes from; 0 if there is anything else."""
@@ -49,6 +49,7 @@ def couplings(flat: FlatUpdate) -> Coupling:
     def shared(atom: Atom) -> bool:
         return sources(atom).bit_count() > 1 and _mask(users, atom).bit_count() > 1
 
+    given = frozenset(flat.gradients)
     commons: dict[Var, None] = {}
     partials: list[dict[Var, None]] = [{} for _ in range(count)]
     operations = []
@@ -65,10 +66,12 @@ def couplings(flat: FlatUpdate) -> Coupling:
             commons[atom] = None
         elif origin.bit_count() == 1 and purpose != origin and (result is None or sources(result) != origin):
             # Another leaf, or all of them, use something of this leaf's gradient alone.
-            commons[atom] = None
-            partials[origin.bit_length() - 1][atom] = None
+            leaf = origin.bit_length() - 1
+            if atom not in given and size_of(atom) < max(2, size_of(flat.gradients[leaf])):
+                commons[atom] = None
+                partials[leaf][atom] = None
 
-    for equation in flat.equations:
+    for equation in flat.equations.listed:
         reads = operands_of_outputs(equation)
         everything = (1 << len(equation.invars)) - 1
         for number, var in enumerate(equation.outvars):
@@ -96,5 +99,5 @@ def _mask(masks: dict[Var, int], atom: Atom) -> int:
 
 def _in_order(flat: FlatUpdate) -> Iterable[Var]:
     yield from flat.inputs
-    for equation in flat.equations:
+    for equation in flat.equations.listed:
         yield from equation.outvars

@@ -4,9 +4,9 @@ A wrong guess may cost a cut that would have been possible, never a right result
 again, for certain, from what is left after the cut.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import Var
 
 from stratagem.parameters.split.jaxprs import Atom, size_of
 from stratagem.parameters.split.reach import bits
@@ -30,7 +30,6 @@ def homes_of_slots(flat: FlatUpdate, depends: Sequence[int]) -> list[int]:
     for leaf, mask in enumerate(depends[:count]):
         for slot in bits(slots_in(mask)):
             homes[slot] |= 1 << leaf
-    makers = {var: equation for equation in flat.equations for var in equation.outvars}
     for slot, output in enumerate(flat.new_slots):
         if homes[slot]:
             continue
@@ -39,11 +38,13 @@ def homes_of_slots(flat: FlatUpdate, depends: Sequence[int]) -> list[int]:
         for other in bits(slots_in(mask)):
             own |= homes[other] if homes[other].bit_count() == 1 else 0
         leaves = mask >> count & leaf_bits
-        homes[slot] = leaves or own or _gradient_of_same_size(flat, makers, output) or everyone
+        only = mask & leaf_bits
+        own |= only if only.bit_count() == 1 else 0
+        homes[slot] = leaves or own or _gradient_of_same_size(flat, output) or everyone
     return homes
 
 
-def _gradient_of_same_size(flat: FlatUpdate, makers: Mapping[Var, JaxprEqn], output: Atom) -> int:
+def _gradient_of_same_size(flat: FlatUpdate, output: Atom) -> int:
     """The only gradient that is reached through values as large as the slot, if there is just one."""
     size, found = size_of(output), 0
     seen: set[Var] = set()
@@ -56,6 +57,6 @@ def _gradient_of_same_size(flat: FlatUpdate, makers: Mapping[Var, JaxprEqn], out
         seen.add(atom)
         if atom in places:
             found |= 1 << places[atom]
-        elif atom in makers:
-            ahead.extend(makers[atom].invars)
+        elif maker := flat.equations.maker(atom):
+            ahead.extend(maker.invars)
     return found if found.bit_count() == 1 else 0

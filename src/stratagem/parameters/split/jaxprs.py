@@ -1,4 +1,4 @@
-"""Jaxprs, as this package builds and prunes them: no constants of their own, every value an input."""
+"""Equations of a traced function, and jaxprs cut out of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,69 @@ from stratagem.errors import StrategyError
 
 Atom: TypeAlias = Var | Literal
 """An operand of an equation: a variable, or a number written into it."""
-Constants: TypeAlias = Mapping[Var, Any]
-"""The arrays that a traced function closes over."""
+
+
+class Equations:
+    """What a function computes, one operation after the other.
+
+    Args:
+        listed: The equations, in order.
+        constants: The arrays that the function closes over.
+    """
+
+    def __init__(self, listed: Sequence[JaxprEqn], constants: Mapping[Var, Any]) -> None:
+        self.listed = list(listed)
+        self.constants = dict(constants)
+        self._makers = {var: place for place, equation in enumerate(self.listed) for var in equation.outvars}
+
+    def maker(self, var: Var) -> JaxprEqn | None:
+        """The equation that computes a value; `None` for an input."""
+        place = self._makers.get(var)
+        return None if place is None else self.listed[place]
+
+    def without(self, given: frozenset[Var]) -> "Equations":
+        """The equations with the given values no longer computed by any: they are inputs now."""
+        if not given:
+            return self
+        kept = []
+        for equation in self.listed:
+            if not given.isdisjoint(equation.outvars):
+                outputs = [Var(var.aval) if var in given else var for var in equation.outvars]
+                equation = equation.replace(outvars=outputs)
+            kept.append(equation)
+        return Equations(kept, self.constants)
+
+    def needed(self, inputs: Sequence[Var], outputs: Sequence[Atom]) -> tuple[Jaxpr, list[int]]:
+        """What is needed for the outputs, and which of the inputs, by position.
+
+        The jaxpr takes the needed inputs, then the needed constants; positions count through both.
+
+        Raises:
+            StrategyError: The inputs do not suffice.
+        """
+        whole = Jaxpr(
+            [],
+            [*inputs, *self.constants],
+            list(outputs),
+            self._leading_to(outputs),
+            no_effects,
+            DebugInfo("split", "update", None, None),
+        )
+        pruned, used = partial_eval.dce_jaxpr(whole, [True] * len(outputs))
+        _check_closed(pruned)
+        return pruned, [position for position, is_used in enumerate(used) if is_used]
+
+    def _leading_to(self, outputs: Sequence[Atom]) -> list[JaxprEqn]:
+        # JAX's elimination walks over all equations it is given, for each of many pieces: so give it few.
+        places: set[int] = set()
+        ahead = list(outputs)
+        while ahead:
+            atom = ahead.pop()
+            place = self._makers.get(atom) if isinstance(atom, Var) else None
+            if place is not None and place not in places:
+                places.add(place)
+                ahead += self.listed[place].invars
+        return [self.listed[place] for place in sorted(places)]
 
 
 def shape_of(atom: Atom) -> tuple[int, ...]:
@@ -24,40 +85,6 @@ def shape_of(atom: Atom) -> tuple[int, ...]:
 def size_of(atom: Atom) -> int:
     """The number of elements of a value."""
     return math.prod(shape_of(atom))
-
-
-def assembled(inputs: Sequence[Var], outputs: Sequence[Atom], equations: Sequence[JaxprEqn]) -> Jaxpr:
-    """A jaxpr from its pieces."""
-    return Jaxpr(
-        [], list(inputs), list(outputs), list(equations), no_effects, DebugInfo("split", "update", None, None)
-    )
-
-
-def needed(
-    inputs: Sequence[Var], outputs: Sequence[Atom], equations: Sequence[JaxprEqn], constants: Constants
-) -> tuple[Jaxpr, list[int]]:
-    """What of the equations is needed for the outputs, and which of the inputs, by position.
-
-    The pruned jaxpr takes the needed inputs, then the needed constants; positions count through both.
-    """
-    everything = [*inputs, *constants]
-    whole = assembled(everything, outputs, equations)
-    pruned, used = partial_eval.dce_jaxpr(whole, [True] * len(outputs))
-    positions = [position for position, is_used in enumerate(used) if is_used]
-    _check_closed(pruned)
-    return pruned, positions
-
-
-def without(equations: Sequence[JaxprEqn], given: frozenset[Var]) -> list[JaxprEqn]:
-    """The equations with the given variables no longer computed by any: they are inputs now."""
-    kept = []
-    for equation in equations:
-        if given.isdisjoint(equation.outvars):
-            kept.append(equation)
-        else:
-            outputs = [Var(var.aval) if var in given else var for var in equation.outvars]
-            kept.append(equation.replace(outvars=outputs))
-    return kept
 
 
 def _check_closed(jaxpr: Jaxpr) -> None:

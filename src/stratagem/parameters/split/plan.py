@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jax.extend.core import Var
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.split.evaluation import aligned, evaluate, evaluate_rows
-from stratagem.parameters.split.jaxprs import Atom, needed, shape_of, without
+from stratagem.parameters.split.jaxprs import Atom, Equations, shape_of
 from stratagem.parameters.split.part import Part
 from stratagem.parameters.split.pieces import KeptSlot, Piece
 from stratagem.parameters.split.states import FREE, Rows
@@ -162,11 +162,16 @@ class Plan:
             ).run(gradient)
         return self._shared(values)
 
+    @cached_property
+    def _separate(self) -> Equations:
+        """The update with what leaves share given: nothing in it belongs to two leaves."""
+        return self._flat.equations.without(frozenset(self._commons))
+
     def _shared(self, values: Sequence[Any]) -> list[Any]:
         partials = [partial.var for of_leaf in self._partials for partial in of_leaf]
-        equations = without(self._flat.equations, frozenset(partials))
-        jaxpr, positions = needed(partials, self._commons, equations, self._flat.constants)
-        everything = [*values, *self._flat.constants.values()]
+        equations = self._flat.equations.without(frozenset(partials))
+        jaxpr, positions = equations.needed(partials, self._commons)
+        everything = [*values, *equations.constants.values()]
         return evaluate(jaxpr, [everything[position] for position in positions])
 
     def _slots_of(self, leaf: int) -> list[int]:
@@ -252,7 +257,7 @@ class _Group:
     ) -> None:
         flat = plan._flat
         self._leaves, self._slots, self._results, self._rows = leaves, slots, results, rows
-        self._constants = list(flat.constants.values())
+        self._constants = list(flat.equations.constants.values())
         inputs = [
             *(flat.leaves[leaf] for leaf in leaves),
             *(flat.gradients[leaf] for leaf in leaves),
@@ -264,8 +269,7 @@ class _Group:
             *(flat.new_leaves[leaf] for leaf in leaves),
             *(flat.new_slots[slot] for slot in results),
         ]
-        equations = without(flat.equations, frozenset(plan._commons))
-        self._jaxpr, self._positions = needed(inputs, outputs, equations, flat.constants)
+        self._jaxpr, self._positions = plan._separate.needed(inputs, outputs)
         with_rows = {var for leaf in leaves for var in (flat.leaves[leaf], flat.gradients[leaf])}
         with_rows |= {flat.slots[slot] for slot in slots if plan.slot_follows_rows[slot]}
         self._states = [Rows(0) if var in with_rows else FREE for var in self._jaxpr.invars]
@@ -309,11 +313,9 @@ class _Measure:
     """The partials of one piece, from its gradient."""
 
     def __init__(self, flat: FlatUpdate, piece: Piece, partials: Sequence[Var]) -> None:
-        self._jaxpr, self._positions = needed(
-            [flat.gradients[piece.leaf]], partials, flat.equations, flat.constants
-        )
+        self._jaxpr, self._positions = flat.equations.needed([flat.gradients[piece.leaf]], partials)
         self._rows = piece.rows
-        self._constants = list(flat.constants.values())
+        self._constants = list(flat.equations.constants.values())
         self._states = [Rows(0) if var is flat.gradients[piece.leaf] else FREE for var in self._jaxpr.invars]
 
     def run(self, gradient: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxprs_i
 from jax.extend.core.primitives import select_n_p
 
 from stratagem.errors import StrategyError
-from stratagem.parameters.split.jaxprs import Atom
+from stratagem.parameters.split.jaxprs import Atom, Equations
 
 Update: TypeAlias = Callable[[list[Any], list[Any], list[Any], Any], tuple[list[Any], list[Any]]]
 """`update(leaves, slots, gradients, step) -> (new_leaves, new_slots)`, traceable."""
@@ -41,20 +41,18 @@ class FlatUpdate:
         slots: Inputs that stand for everything else that lives on.
         gradients: Inputs that stand for the gradients, one for each leaf.
         step: The input that stands for the number of updates before this one.
-        equations: All that is computed, in order.
+        equations: All that is computed.
         new_leaves: The variables afterwards.
         new_slots: The slots afterwards.
-        constants: What the update closes over.
     """
 
     leaves: list[Var]
     slots: list[Var]
     gradients: list[Var]
     step: Var
-    equations: list[JaxprEqn]
+    equations: Equations
     new_leaves: list[Atom]
     new_slots: list[Atom]
-    constants: dict[Var, Any]
 
     @property
     def inputs(self) -> list[Var]:
@@ -107,16 +105,15 @@ def flattened(closed: ClosedJaxpr, leaves: int, slots: int, open_branches: bool 
         slots=inputs[leaves : leaves + slots],
         gradients=inputs[leaves + slots : -1],
         step=inputs[-1],
-        equations=writer.equations,
+        equations=Equations(writer.equations, writer.constants),
         new_leaves=outputs[:leaves],
         new_slots=outputs[leaves:],
-        constants=writer.constants,
     )
 
 
 def has_branches(flat: FlatUpdate) -> bool:
     """Whether there is a `cond` that `open_branches` would open."""
-    return any(_openable(equation) for equation in flat.equations)
+    return any(_openable(equation) for equation in flat.equations.listed)
 
 
 class _Writer:
@@ -144,7 +141,7 @@ class _Writer:
             if called is not None:
                 results = self.inline(called.jaxpr, called.consts, operands, line)
             elif self._open_branches and _openable(equation):
-                results = self._opened(equation, operands, line)
+                results = self._opened(equation, operands, source)
             else:
                 outputs = [Var(var.aval) for var in equation.outvars]
                 self.equations.append(
@@ -156,9 +153,9 @@ class _Writer:
             values.update(zip(equation.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _opened(self, equation: JaxprEqn, operands: list[Atom], line: Any) -> list[Atom]:
+    def _opened(self, equation: JaxprEqn, operands: list[Atom], source: Any) -> list[Atom]:
         index, *rest = operands
-        sides = [self.inline(side.jaxpr, side.consts, rest, line) for side in equation.params["branches"]]
+        sides = [self.inline(side.jaxpr, side.consts, rest, source) for side in equation.params["branches"]]
         results: list[Atom] = []
         for var, *choices in zip(equation.outvars, *sides, strict=True):
             result = Var(var.aval)
@@ -168,7 +165,7 @@ class _Writer:
                     invars=[index, *choices],
                     outvars=[result],
                     params={},
-                    source_info=line,
+                    source_info=source or equation.source_info,
                 )
             )
             results.append(result)

@@ -9,8 +9,18 @@ _SHOWN = 4
 
 
 def operation(equation: JaxprEqn) -> str:
-    """An operation and the line of the optimizer, or of the user, that it comes from."""
-    return f"`{equation.primitive.name}` at {source_info_util.summarize(equation.source_info)}"
+    """An operation, the line of the optimizer or of the user that it comes from, and for which update.
+
+    The line alone is often in a small function that any optimizer might call, such as a norm.
+    """
+    text = f"`{equation.primitive.name}` at {source_info_util.summarize(equation.source_info)}"
+    frames = list(source_info_util.user_frames(equation.source_info.traceback))
+    for frame in frames[1:]:
+        if "stratagem" in frame.file_name.replace("\\", "/").split("/"):
+            break
+        if "update" in frame.function_name:
+            return f"{text}, for {frame.function_name}"
+    return text
 
 
 def listed(names: Sequence[str]) -> str:
