@@ -74,9 +74,9 @@ def shared_memory(environ: Mapping[str, str] | None = None) -> bool:
     return current(environ).get(SHARED_MEMORY, "").lower() not in {"off", "0", "false", "no"}
 
 
-def log_level(environ: Mapping[str, str] | None = None) -> int:
-    """The level of our log lines, from STRATAGEM_LOG; warnings by default."""
-    return logging.getLevelNamesMapping().get(current(environ).get(LOG_LEVEL, "").upper(), logging.WARNING)
+def log_level(environ: Mapping[str, str] | None = None) -> int | None:
+    """The level of our log lines that STRATAGEM_LOG names; `None` if it names none."""
+    return logging.getLevelNamesMapping().get(current(environ).get(LOG_LEVEL, "").upper())
 
 
 def snapshot_dir(environ: Mapping[str, str] | None = None) -> str | None:

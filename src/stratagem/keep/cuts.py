@@ -28,10 +28,13 @@ class Cuts:
         durable: Whether what is finished would survive a loss of power, not only of the process.
 
     Example:
-        >>> cuts = Cuts("snapshots")  # doctest: +SKIP
-        >>> record = write_shard(cuts.directory(100), "all", {"w": w})  # doctest: +SKIP
-        >>> cuts.commit(Manifest(100, [record], {"w": TensorEntry.joined([(record, "w")])}))  # doctest: +SKIP
-        >>> cuts.newest_readable().read("w")  # doctest: +SKIP
+        >>> import tempfile, numpy
+        >>> from stratagem.keep import Manifest, TensorEntry, write_shard
+        >>> cuts = Cuts(tempfile.mkdtemp())
+        >>> record = write_shard(cuts.directory(100), "ps-0", {"w": numpy.arange(3)})
+        >>> cuts.commit(Manifest(100, [record], {"w": TensorEntry.joined([(record, "w")])}))
+        >>> cuts.newest_readable().read("w")
+        array([0, 1, 2])
     """
 
     def __init__(self, root: str | PathLike[str], *, durable: bool = True) -> None:

@@ -15,7 +15,7 @@ class Field:
     """A value and its place in what was read.
 
     Example:
-        >>> Field({"shards": [{"nbytes": 8}]})["shards"].items()[0]["nbytes"].whole()
+        >>> Field({"nbytes": 8}).members()["nbytes"].whole()
         8
     """
 

@@ -66,8 +66,10 @@ class TensorEntry:
         """The tensor that arrays of shards make up when they are put one under the other, in this order.
 
         Example:
-            >>> TensorEntry.joined([(first, "w"), (second, "w")]).shape  # doctest: +SKIP
-            (784, 500)
+            >>> top = ShardRecord("ps-0.safetensors", 100, "0" * 64, {"w": StoredArray((392, 5), "float32")})
+            >>> bottom = ShardRecord("ps-1.safetensors", 100, "0" * 64, {"w": StoredArray((392, 5), "float32")})
+            >>> TensorEntry.joined([(top, "w"), (bottom, "w")]).shape
+            (784, 5)
         """
         pieces = []
         whole: StoredArray | None = None

@@ -41,7 +41,11 @@ def write_shard(
         KeepError: It cannot be written, or the cut is finished already.
 
     Example:
-        >>> record = write_shard(directory, "ps-0", {"w": np.zeros((784, 500))})  # doctest: +SKIP
+        >>> import tempfile
+        >>> directory = tempfile.mkdtemp()
+        >>> record = write_shard(directory, "ps-0", {"w": np.arange(3)})
+        >>> read_shard(directory, record)
+        {'w': array([0, 1, 2])}
     """
     path = Path(directory) / shard_file_name(name)
     with explained(path, "written"):

@@ -1,6 +1,5 @@
 """`stratagem serve`: a server for one task, which holds variables and runs what others ship to it."""
 
-import logging
 import signal
 import sys
 from pathlib import Path
@@ -8,7 +7,6 @@ from types import FrameType
 
 import click
 
-from stratagem import environment
 from stratagem.cluster import resolve_cluster
 from stratagem.errors import LaunchError
 from stratagem.launch.task import EXIT_TERMINATED
@@ -59,7 +57,6 @@ def serve(
             "which task is this to serve? Give --job_name, --task_index and the addresses (--ps_hosts, --worker_hosts), "
             "or set TF_CONFIG"
         )
-    logging.basicConfig(level=environment.log_level(), format="%(message)s", stream=sys.stderr)
     signal.signal(signal.SIGTERM, _leave)
 
     from stratagem.runtime import Server  # starts JAX: only now is it known that there is something to serve

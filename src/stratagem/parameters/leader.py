@@ -57,7 +57,7 @@ class Leader:
         self._commons: dict[int, Sequence[Array]] = {}
         self._metrics: dict[tuple[int, str, int], dict[str, float]] = {}
         self._digests: dict[int, tuple[str, bytes]] = {}
-        self._held_until = 0.0
+        self._holders: dict[str, float] = {}
         self._cut_at = time.monotonic()
         self._cut_step = 0
         self._is_cutting = False
@@ -123,9 +123,8 @@ class Leader:
             told = self._partials[step]
             told[server] = [np.array(part) for part in partials]
             if len(told) == len(self.part.config.participants):
-                assert self.part.combine is not None
                 ordered = [part for each in sorted(told) for part in told[each]]
-                self._commons[step] = [np.asarray(array) for array in self.part.combine(ordered, wait=True)]
+                self._commons[step] = self.part.combined(ordered)
                 for old in [old for old in self._commons if old < step - 1]:
                     del self._commons[old]
                 del self._partials[step]
@@ -204,18 +203,22 @@ class Leader:
 
     # Standing still.
 
-    def hold(self) -> int:
-        """Let no update happen until `release`, or for half a minute; the step at which all stand still."""
+    def hold(self, holder: str) -> int:
+        """Let no update happen until `release`, or for half a minute; the step at which all stand still.
+
+        Several may hold at once: updates happen again when the last has released.
+        """
         with self.changed:
-            self._held_until = time.monotonic() + _HOLD_SECONDS
+            self._holders[holder] = time.monotonic() + _HOLD_SECONDS
             return self.authority.hold()
 
-    def release(self) -> None:
-        """Let updates happen."""
+    def release(self, holder: str) -> None:
+        """Let updates happen, as far as this holder is concerned."""
         with self.changed:
-            self._held_until = 0.0
-            self.authority.release()
-            self.changed.notify_all()
+            self._holders.pop(holder, None)
+            if not self._holders:
+                self.authority.release()
+                self.changed.notify_all()
 
     # Opening, and coming back.
 
@@ -236,8 +239,7 @@ class Leader:
         if cut is not None:
             step = cut.manifest.step
             applied = {int(worker): tuple(told) for worker, told in cut.manifest.meta["applied"].items()}
-            assert self.part.cuts is not None
-            self.part.cuts.rewind(step)
+            self.part.kept.rewind(step)
             if was_open:
                 _log.warning(
                     "model %s: a server was lost, all go back from step %d to the cut of step %d: %d updates are lost",
@@ -251,7 +253,7 @@ class Leader:
                     "model %s goes on from the cut of step %d in %s",
                     self.part.config.name,
                     step,
-                    self.part.cuts.root,
+                    self.part.kept.root,
                 )
             self._begin(step, applied, starts)
             return None
@@ -336,8 +338,7 @@ class Leader:
         self._threads.submit(self._finish_cut, step, applied)
 
     def _finish_cut(self, step: int, applied: dict[int, tuple[str, int]]) -> None:
-        config, cuts = self.part.config, self.part.cuts
-        assert cuts is not None
+        config, cuts = self.part.config, self.part.kept
         try:
             records = self._everywhere(lambda server: self._record(server, step))
             tensors = {
@@ -364,6 +365,10 @@ class Leader:
     def _record(self, server: int, step: int) -> ShardRecord:
         if server == 0:
             return self.part.written(step, _CUT_SECONDS)
+        if (
+            server not in self.part.config.participants
+        ):  # it has no part in updates, and so does not hear of cuts
+            self._call(server, protocol.CUT, {"step": step, "now": True}, seconds=_CUT_SECONDS)
         answer = self._call(server, protocol.CUT, {"step": step, "now": False}, seconds=_CUT_SECONDS)
         return ShardRecord.from_dict(answer["record"])
 
@@ -379,12 +384,12 @@ class Leader:
         Returns:
             The workers that are given up.
         """
+        for holder in [holder for holder, end in list(self._holders.items()) if now > end]:
+            _log.warning(
+                "model %s: %s held it for too long and is not waited for", self.part.config.name, holder
+            )
+            self.release(holder)
         with self.changed:
-            if self._held_until and now > self._held_until:
-                _log.warning("model %s: released, since whoever held it is silent", self.part.config.name)
-                self._held_until = 0.0
-                self.authority.release()
-                self.changed.notify_all()
             if (
                 self.is_open
                 and self.part.cuts is not None

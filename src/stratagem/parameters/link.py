@@ -21,7 +21,7 @@ from stratagem.parameters.protocol import LOST, OK, OVER, PENDING, ROLLED_BACK, 
 from stratagem.parameters.store import Array, RolledBack
 from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.server import Server
-from stratagem.runtime.wire import Fields, Response
+from stratagem.runtime.wire import SHARED_MEMORY, Fields, Response
 
 _log = logging.getLogger("stratagem")
 _LOG_EVERY = 5.0
@@ -179,7 +179,7 @@ class Link:
         def act() -> Outcome:
             answers = self._everywhere(
                 lambda server: self._call(
-                    server, protocol.PULL, {"model": self.name, "epoch": self._epoch}, into=self._take(server)
+                    server, protocol.PULL, {"model": self.name, "epoch": self._epoch}, receives=True
                 )
             )
             return self._outcome(answers)
@@ -238,9 +238,10 @@ class Link:
         }
         tensors = [*gradients, *commons] if push.rows else []
         began = time.monotonic()
-        into = self._take(server)
         while True:
-            answer = self._call(server, protocol.PUSH, fields, () if fields["again"] else tensors, into=into)
+            answer = self._call(
+                server, protocol.PUSH, fields, () if fields["again"] else tensors, receives=True
+            )
             state = answer.fields[STATE]
             if state == OK:
                 return answer
@@ -253,7 +254,8 @@ class Link:
 
     def _outcome(self, answers: Sequence[Response | None]) -> Outcome:
         first = answers[0]
-        assert first is not None  # server 0 has to do with everything
+        if first is None:
+            raise RolledBack("server 0 said nothing, which has to do with everything")
         kind = first.fields.get("kind", "pulled")
         self.step = first.fields["step"]
         if kind == "dropped":
@@ -273,19 +275,28 @@ class Link:
 
     def fetch(self) -> tuple[int, Pieces]:
         """All values of all servers at one step."""
+        holder = {"model": self.name, "holder": f"{self._server.task} ({self._server.incarnation})"}
 
         def act() -> tuple[int, Pieces]:
-            step = self._call(0, protocol.HOLD, {"model": self.name}).fields["step"]
+            step = self._call(0, protocol.HOLD, holder).fields["step"]
             try:
-                told = {"model": self.name, "epoch": self._epoch, "step": step}
-                answers = self._everywhere(
-                    lambda server: self._call(server, protocol.READ, told, seconds=300.0)
-                )
+                answers = self._everywhere(lambda server: self._read(server, step))
             finally:
-                self._call(0, protocol.RELEASE, {"model": self.name})
+                self._call(0, protocol.RELEASE, holder)
+            found = {answers[server].fields["step"] for server in self._plan.configs[0].participants}
+            if found != {step}:  # held for too long
+                raise RolledBack(
+                    f"values of steps {sorted(found)} came together, those of {step} were asked for"
+                )
             return step, [answer.tensors for answer in answers]
 
         return self._persistent(act)
+
+    def _read(self, server: int, step: int) -> Response:
+        """All that a server holds; one without variables is at no step."""
+        at = step if server in self._plan.configs[0].participants else 0
+        told = {"model": self.name, "epoch": self._epoch, "step": at}
+        return self._call(server, protocol.READ, told, seconds=300.0)
 
     # With the other workers.
 
@@ -323,11 +334,14 @@ class Link:
         fields: Fields,
         tensors: Sequence[Any] = (),
         *,
-        into: Sequence[Array | None] | None = None,
+        receives: bool = False,
         seconds: float = protocol.CALL_SECONDS,
     ) -> Response:
+        """Call a server; if it sends parameters, they stay in shared memory, or come into memory that is free."""
         peer = self._server.peers[self._plan.options.servers[server]]
-        answer = peer.call(call, fields, tensors, timeout=seconds, into=into, wait=False)
+        lend = receives and peer.transport == SHARED_MEMORY
+        into = self._take(server) if receives and not lend else None
+        answer = peer.call(call, fields, tensors, timeout=seconds, into=into, lend=lend, wait=False)
         if answer.fields.get(STATE) == ROLLED_BACK:
             raise RolledBack(str(answer.fields["why"]))
         return answer

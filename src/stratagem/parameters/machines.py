@@ -93,9 +93,7 @@ def machine_of(rule: UpdateRule, workers: int) -> Machine:
         case Async():
             return OnArrival()
         case Sync():
-            told = rule.for_workers(workers)
-            assert told.replicas_to_aggregate is not None
-            return InStep(told.replicas_to_aggregate, workers)
+            return InStep(rule.for_workers(workers).replicas_to_aggregate or workers, workers)
         case BoundedStaleness(steps):
             return Bounded(steps)
 

@@ -37,7 +37,7 @@ class ModelPart:
             )
         self.config = config
         self.store: Store | None = None
-        self.combine: CompiledProgram | None = None
+        self._combine: CompiledProgram | None = None
         self.cuts = None if config.snapshot_dir is None else Cuts(f"{config.snapshot_dir}/{config.name}")
         self._writer = None if self.cuts is None else CutWriter(config, self.cuts)
         self._programs = programs
@@ -54,7 +54,7 @@ class ModelPart:
         if missing:
             return missing
         update, partials = found.get(self.config.update), found.get(self.config.partials)
-        self.combine = found.get(self.config.combine)
+        self._combine = found.get(self.config.combine)
         # Asynchronous pushes bring their commons with them: each is an update by itself.
         averages = isinstance(self.config.rule, Sync)
         self.store = Store(self.config, update, partials, averages, self._device)
@@ -86,7 +86,24 @@ class ModelPart:
             raise StrategyError(f"model {self.config.name!r} has no programs here yet: found it first")
         return self.store
 
+    def combined(self, partials: Sequence[Array]) -> list[Array]:
+        """What the partials of all servers have in common; on server 0."""
+        if self._combine is None:
+            raise StrategyError(f"model {self.config.name!r} has nothing to combine here")
+        return [np.asarray(array) for array in self._combine(partials, wait=True)]
+
     # Cuts.
+
+    @property
+    def kept(self) -> Cuts:
+        """Its cuts on disk.
+
+        Raises:
+            KeepError: There are none.
+        """
+        if self.cuts is None:
+            raise KeepError("there is no snapshot_dir, so there are no cuts")
+        return self.cuts
 
     def cut(self, step: int, values: Sequence[Array]) -> None:
         """Write copies of the values, soon."""
@@ -94,8 +111,9 @@ class ModelPart:
             self._writer.write(step, values)
 
     def cut_now(self, step: int) -> None:
-        """Write the present values."""
-        _, views, release = self.filled.read(step, everything=True)
+        """Write the present values, as those of this step."""
+        takes_part = self.config.server in self.config.participants
+        _, views, release = self.filled.read(step if takes_part else 0, everything=True)
         try:
             copies = [np.array(view) for view in views]
         finally:
@@ -114,10 +132,9 @@ class ModelPart:
         Raises:
             KeepError: It cannot be read here, or is of another model.
         """
-        if self.cuts is None or self._writer is None:
-            raise KeepError("there is no snapshot_dir, so there are no cuts")
+        directory = self.kept.path(step)
         self.filled.close()
-        arrays: Mapping[str, Array] = read_shard(self.cuts.path(step), record)
+        arrays: Mapping[str, Array] = read_shard(directory, record)
         missing = [held.name for held in self.config.held if held.name not in arrays]
         wrong = [
             f"{held.name} is {arrays[held.name].dtype}{list(arrays[held.name].shape)} instead of {held.spec}"
@@ -128,10 +145,11 @@ class ModelPart:
         if missing or wrong or len(arrays) != len(self.config.held):
             more = sorted(set(arrays) - {held.name for held in self.config.held})
             raise KeepError(
-                f"{self.cuts.path(step)} is of another model: it lacks {missing[:5]}, has {more[:5]} besides, and {wrong[:5]}; "
+                f"{directory} is of another model: it lacks {missing[:5]}, has {more[:5]} besides, and {wrong[:5]}; "
                 "give this job a snapshot_dir of its own, or remove that one"
             )
-        self._writer.forget()
+        if self._writer is not None:
+            self._writer.forget()
         self.filled.fill(epoch, step, [arrays[held.name] for held in self.config.held])
 
     def close(self) -> None:

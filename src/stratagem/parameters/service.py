@@ -35,7 +35,6 @@ class ParameterService:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._device = jax.local_devices()[0]
         self._parts: dict[str, ModelPart] = {}
         self._leaders: dict[str, Leader] = {}
         self._lock = threading.Lock()
@@ -85,7 +84,9 @@ class ParameterService:
         with self._lock:
             known = self._parts.get(config.name)
             if known is None:
-                known = self._parts[config.name] = ModelPart(config, self._server.programs, self._device)
+                # Not before: making a server must not start JAX, which a strategy may still have to set up.
+                device = jax.local_devices()[0]
+                known = self._parts[config.name] = ModelPart(config, self._server.programs, device)
                 if config.server == 0:
                     self._leaders[config.name] = Leader(known, self._server.peers)
                     self._start_ticking()
@@ -294,10 +295,10 @@ class ParameterService:
         return Reply({STATE: OK, "step": version}, views, after=release)
 
     def _hold(self, request: Request) -> Reply:
-        return Reply({"step": self._leader(request).hold()})
+        return Reply({"step": self._leader(request).hold(request.fields["holder"])})
 
     def _release(self, request: Request) -> Reply:
-        self._leader(request).release()
+        self._leader(request).release(request.fields["holder"])
         return Reply()
 
     def _read(self, request: Request) -> Reply:

@@ -18,7 +18,7 @@ from stratagem.parameters.authority import Decision
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.locks import SharedLock
 from stratagem.parameters.machines import Push
-from stratagem.runtime.host_views import host_view
+from stratagem.runtime.host_views import HostViews, host_view
 from stratagem.runtime.programs import CompiledProgram
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -83,6 +83,8 @@ class Store:
         self._partials = partials
         self._shares_commons = averages and bool(config.commons)
         self._values: list[jax.Array] = []
+        self._views = HostViews()
+        self._wanted = [(each.spec.shape, np.dtype(each.spec.dtype)) for each in config.leaves]
         self._staged: dict[Key, Staged] = {}
         self._under_way: set[int] = set()
         self._lock = SharedLock()
@@ -126,7 +128,7 @@ class Store:
         self._lock.acquire_shared()
         try:
             values = self._values if everything else self._values[: len(self.config.leaves)]
-            return self.version, [host_view(value) for value in values], self._lock.release_shared
+            return self.version, self._views.of(values), self._lock.release_shared
         except BaseException:
             self._lock.release_shared()
             raise
@@ -153,7 +155,12 @@ class Store:
         """Keep a push until it is decided. One of no rows brings no gradients."""
         count = len(self.config.leaves)
         if push.rows or tensors:
-            _check(tensors[:count], self.config.leaves, "gradients")
+            gradients = tensors[:count]
+            if len(gradients) != count or any(
+                gradient.shape != shape or gradient.dtype != dtype
+                for gradient, (shape, dtype) in zip(gradients, self._wanted, strict=True)
+            ):
+                _check(gradients, self.config.leaves, "gradients")
         with self._changed:
             self._staged.setdefault(push[:3], Staged(push.rows, tensors[:count], tensors[count:]))
 

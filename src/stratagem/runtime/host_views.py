@@ -1,13 +1,20 @@
 """Arrays of JAX's as NumPy sees them in place, without keeping JAX from reusing their memory later."""
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-_PACKED_KINDS = {"int1", "uint1", "int2", "uint2", "int4", "uint4", "float4_e2m1fn"}
+_PACKED = frozenset(np.dtype(kind) for kind in (jnp.int2, jnp.uint2, jnp.int4, jnp.uint4, jnp.float4_e2m1fn))
 """Elements of less than a byte, which JAX and NumPy lay out differently."""
+_MOST_KNOWN = 100_000
+
+
+def _is_in_place(array: jax.Array) -> bool:
+    return next(iter(array.devices())).platform == "cpu" and array.dtype not in _PACKED and array.nbytes > 0
 
 
 def host_view(array: jax.Array) -> np.ndarray[Any, np.dtype[Any]]:
@@ -17,12 +24,30 @@ def host_view(array: jax.Array) -> np.ndarray[Any, np.dtype[Any]]:
     is copied when it is donated. This view does not hold its memory: it is good only as long as the caller sees to
     it that the array is neither donated nor let go of.
     """
-    if (
-        next(iter(array.devices())).platform != "cpu"
-        or array.dtype.name in _PACKED_KINDS
-        or array.nbytes == 0
-    ):
+    if not _is_in_place(array):
         return np.asarray(array)
     memory = (ctypes.c_byte * array.nbytes).from_address(array.unsafe_buffer_pointer())
     view: np.ndarray[Any, np.dtype[Any]] = np.ctypeslib.as_array(memory).view(array.dtype)
     return view.reshape(array.shape)
+
+
+class HostViews:
+    """Views of arrays whose memory stays the same from update to update, made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[int, ...], Any], np.ndarray[Any, np.dtype[Any]]] = {}
+
+    def of(self, arrays: Sequence[jax.Array]) -> list[np.ndarray[Any, np.dtype[Any]]]:
+        """See `host_view`."""
+        return [self._view(array) for array in arrays]
+
+    def _view(self, array: jax.Array) -> np.ndarray[Any, np.dtype[Any]]:
+        if not _is_in_place(array):
+            return np.asarray(array)
+        key = (array.unsafe_buffer_pointer(), array.shape, array.dtype)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[key] = host_view(array)
+        return known

@@ -19,6 +19,7 @@ from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_clust
 from stratagem.devices import list_devices
 from stratagem.errors import ClusterError, StratagemError
 from stratagem.runtime.executor import Executor
+from stratagem.runtime.logs import show_logs
 from stratagem.runtime.peers import Peers, task_name
 from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.roster import Roster
@@ -69,6 +70,7 @@ class Server:
         *,
         announce_devices: bool = True,
     ) -> None:
+        show_logs()
         spec = ClusterSpec(cluster)
         job, index = _own_task(spec, job_name, task_index)
         credentials = Credentials.from_arguments(secret, tls)

@@ -22,6 +22,8 @@ class StepLog:
 
     def count(self, rows: int, global_step: int, metrics: dict[str, Any]) -> None:
         """One more step, of so many examples."""
+        if not self._steps:
+            self._since = time.monotonic()  # the first step compiles
         self._steps += 1
         self._rows += rows
         if self._steps % self._every:

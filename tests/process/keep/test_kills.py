@@ -1,9 +1,13 @@
 """Cuts written by real processes: by several together, and by one that is killed at any moment."""
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +26,9 @@ LONGEST = 0.03
 
 def started(*arguments: object) -> "subprocess.Popen[str]":
     argv = [sys.executable, str(WRITER), *map(str, arguments)]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def check(cut: Cut) -> None:
@@ -41,27 +47,42 @@ def check_file(path: Path) -> None:
         assert np.all(array == step)
 
 
-def killed_after(count: int, seconds: float, root: Path) -> list[int]:
-    """Let a writer tell of so many cuts and go on for so long, then kill it; the steps that it told of.
+def killed_after(count: int, seconds: float, writers: "subprocess.Popen[str]") -> list[int]:
+    """Let a new writer tell of so many cuts and go on for so long, then kill it; the steps that it told of.
 
     The first of them is the one that it went on from.
     """
-    with started(root) as writer:
-        assert writer.stdout is not None
-        told = [int(writer.stdout.readline()) for _ in range(1 + count)]
-        with pytest.raises(subprocess.TimeoutExpired):  # it never ends by itself
-            writer.wait(seconds)
-        writer.kill()
-        told += [int(line) for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+    assert writers.stdin is not None and writers.stdout is not None
+    writers.stdin.write("\n")
+    writers.stdin.flush()
+    pid = int(writers.stdout.readline())
+    told = [int(writers.stdout.readline()) for _ in range(1 + count)]
+    time.sleep(seconds)  # waits for nothing: any moment will do
+    os.kill(pid, signal.SIGKILL)
+    while (line := writers.stdout.readline()) != "gone\n":
+        told.append(int(line))
     return told
 
 
-def test_a_writer_killed_at_any_moment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def writers(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    with started(tmp_path) as process:
+        yield process
+        try:
+            process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0
+
+
+def test_a_writer_killed_at_any_moment(
+    tmp_path: Path, writers: "subprocess.Popen[str]", caplog: pytest.LogCaptureFixture
+) -> None:
     cuts = Cuts(tmp_path)
     seeded = random.Random(20)
     reached = -1
     for _ in range(ROUNDS):
-        told = killed_after(seeded.randrange(MOST_CUTS), seeded.uniform(0, LONGEST), tmp_path)
+        told = killed_after(seeded.randrange(MOST_CUTS), seeded.uniform(0, LONGEST), writers)
         assert told[0] == reached, "the writer went on from another cut than the newest that can be read"
         readable = list(cuts.readable())
         found = max((cut.step for cut in readable), default=-1)

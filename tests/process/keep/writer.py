@@ -1,6 +1,7 @@
-"""A process that writes cuts, run by the tests as a script: one shard, or cut after cut until it is killed."""
+"""Processes that write cuts, run by the tests as a script: one shard, or cut after cut until they are killed."""
 
 import json
+import os
 import sys
 
 import numpy as np
@@ -40,8 +41,19 @@ def write_on(root: str) -> None:
         cuts.prune(keep=2)
 
 
+def fork_writers(root: str) -> None:
+    """For each line of standard input a new writer, forked to have everything imported; tell when it is gone."""
+    for _ in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            print(os.getpid(), flush=True)
+            write_on(root)
+        os.waitpid(pid, 0)
+        print("gone", flush=True)
+
+
 if __name__ == "__main__":
     if len(sys.argv) == 2:
-        write_on(sys.argv[1])
+        fork_writers(sys.argv[1])
     else:
         write_one(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

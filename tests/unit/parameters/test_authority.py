@@ -72,6 +72,17 @@ def test_a_push_that_comes_twice_is_applied_once() -> None:
     assert job.authority.step == 1
 
 
+def test_a_push_told_of_again_while_it_waits_is_no_second_one() -> None:
+    job = Job(Sync(), 2, servers=2)
+    job.join(0, 1)
+    push = job.push(0)
+    for server in range(2):
+        job.authority.arrived(push, server)
+    assert job.decision(push) is None
+    job.push(1)
+    assert job.decision(push).kind == APPLIED  # type: ignore[union-attr]
+
+
 def test_what_a_dead_worker_left_half_way_is_forgotten_when_it_comes_again() -> None:
     job = Job(Async(), 1, servers=2)
     job.join(0)
@@ -277,7 +288,11 @@ def test_whatever_happens_each_push_is_applied_at_most_once_and_steps_have_no_ga
             decided = job.decision(push)
             if decided is not None and decided.kind == APPLIED:
                 assert seen.setdefault(decided.step, decided.pushes) == decided.pushes
-            if decided is not None and decided.kind == DROPPED and push.incarnation == job.incarnation(push.worker):
+            if (
+                decided is not None
+                and decided.kind == DROPPED
+                and push.incarnation == job.incarnation(push.worker)
+            ):
                 dropped.add(push)
 
     for event, worker in events:

@@ -35,7 +35,7 @@ class Step:
 
 Rule: TypeAlias = Callable[[JaxprEqn, Sequence[State]], Step | None]
 
-# One number from the numbers at the same place; anything else among the operands is a scalar.
+# One number from the numbers at the same place; operands may be scalars, or have axes of length 1.
 _ELEMENTWISE = frozenset(
     [
         "abs",
@@ -164,11 +164,12 @@ def _elementwise(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
     if axis is None:
         return None
     align = []
-    for position, state in enumerate(states):
+    for position in range(len(states)):
         shape = _shape(equation, position)
-        if shape != whole and (shape or isinstance(state, Rows)):
+        if shape and len(shape) != len(whole):
             return None
-        align.append(axis if shape else None)
+        # A scalar, or a single row, is the same for all rows.
+        align.append(axis if shape and shape[axis] == whole[axis] else None)
     return Step((Rows(axis),), tuple(align))
 
 

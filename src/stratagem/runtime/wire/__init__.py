@@ -2,7 +2,7 @@
 
 A map, from the outside in:
 
-    peer, pool, dialing            the calling end: calls, idle connections, making a connection
+    peer, pool, dialing, leases    the calling end: calls, idle connections, making one, what is lent
     listener, guests, serving      the listening end: accepting, who is connected, answering calls
     calls, failures, counters      requests and replies, exceptions on their way back, what was done
     handshake, credentials, tls    who belongs: the secret, certificates, the protocol's version
@@ -17,6 +17,7 @@ from stratagem.runtime.wire.arrays import empty_aligned
 from stratagem.runtime.wire.calls import Caller, Handler, Reply, Request, Response
 from stratagem.runtime.wire.counters import Snapshot
 from stratagem.runtime.wire.credentials import Credentials
+from stratagem.runtime.wire.dialing import SHARED_MEMORY
 from stratagem.runtime.wire.dtypes import dtype_of, name_of
 from stratagem.runtime.wire.frames import Fields
 from stratagem.runtime.wire.handshake import PROTOCOL
@@ -27,6 +28,7 @@ from stratagem.runtime.wire.tls import TLS
 
 __all__ = [
     "PROTOCOL",
+    "SHARED_MEMORY",
     "TLS",
     "Caller",
     "Credentials",

@@ -21,6 +21,10 @@ _ATTEMPT_SECONDS = 3.0
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
+SHARED_MEMORY = "shared memory"
+"""The transport between tasks on one host."""
+
+
 @dataclass(eq=False)
 class Connection:
     """An authenticated connection.
@@ -161,4 +165,4 @@ class Dialer:
             channel.close()
             raise
         channel.shares_memory = True
-        return Connection(channel, welcome.info, "shared memory", name)
+        return Connection(channel, welcome.info, SHARED_MEMORY, name)

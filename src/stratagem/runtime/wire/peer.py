@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 from stratagem.cluster import Address
@@ -19,6 +20,7 @@ from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.dialing import Connection, Dialer
 from stratagem.runtime.wire.failures import rebuild_failure
 from stratagem.runtime.wire.frames import Fields
+from stratagem.runtime.wire.leases import Lease
 from stratagem.runtime.wire.limits import Limits
 from stratagem.runtime.wire.pool import Pool
 from stratagem.runtime.wire.rationed import LOGGER
@@ -101,6 +103,7 @@ class Peer:
         *,
         timeout: float = DEFAULT_TIMEOUT,
         into: Sequence[Array | None] | None = None,
+        lend: bool = False,
         wait: bool = True,
     ) -> Response:
         """Call the task and wait for its answer.
@@ -111,10 +114,12 @@ class Peer:
             tensors: Arrays to send.
             timeout: Seconds for all of it: to connect, to send, to wait and to receive; may be `math.inf`.
             into: Arrays to receive the answer's tensors into, in order; `None` for a new one.
+            lend: On one host, let large tensors be read-only views of shared memory. Their connection serves no other
+                call as long as any array made of them is in use.
             wait: Whether to go on trying to connect to a task that is not up yet.
 
         Returns:
-            The answer; its tensors are the caller's own arrays.
+            The answer; its tensors are the caller's own arrays, but for those that are lent.
 
         Raises:
             TaskUnreachable: No connection within the timeout (at once without `wait`).
@@ -123,7 +128,10 @@ class Peer:
             StratagemError: Whatever of ours the handler raised, as the same class.
             RemoteCallError: Whatever else the handler raised.
         """
-        connection, message = self._round_trip(name, fields, tensors, timeout, wait, False, into)
+        connection, message = self._round_trip(name, fields, tensors, timeout, wait, lend, into)
+        if message.borrowed:
+            lease = Lease(partial(self._pool.give_back, connection))
+            return self._opened(message._replace(tensors=[lease.lent(tensor) for tensor in message.tensors]))
         self._pool.give_back(connection)
         return self._opened(message)
 

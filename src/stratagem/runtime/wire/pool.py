@@ -14,7 +14,8 @@ class Pool:
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        # Taken again by its owner where letting go of an array in the middle of something ends a lease.
+        self._lock = threading.RLock()
         self._idle: list[Connection] = []
         self._is_closed = False
 
@@ -64,7 +65,7 @@ class Pool:
             return
         self._process = os.getpid()
         # Another thread of the parent may have held the lock at the fork; nobody here will release it.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.channel.close()

@@ -14,7 +14,8 @@ from stratagem.parameters.split import Part, Piece, Plan, Update, analyse
 from stratagem.waist.ema import ExponentialMovingAverage
 from stratagem.waist.optimizers import OptaxUpdater
 
-SHAPES = {"bias": (4,), "embedding": (6, 4), "kernel": (4, 4)}
+SHAPES = {"bias": (6,), "embedding": (6, 6), "kernel": (6, 6)}
+"""As many rows as columns: nothing may take the ones for the others. Few shapes: less to compile."""
 STEPS = 5
 
 
@@ -73,7 +74,7 @@ def setting(
         statistics = values[count] + gradients[count]
         return [*new, statistics], [*new_state, *shadows]
 
-    return Setting(full, [*leaves, jnp.ones(4)], [*state, *ema.init(leaves)], [*names, "statistics"])
+    return Setting(full, [*leaves, jnp.ones(6)], [*state, *ema.init(leaves)], [*names, "statistics"])
 
 
 def assignment(plan: Plan, setting: Setting, servers: int, cut: bool) -> list[list[Piece]]:
@@ -88,14 +89,17 @@ def assignment(plan: Plan, setting: Setting, servers: int, cut: bool) -> list[li
     return held
 
 
-def trained_whole(setting: Setting) -> tuple[list[Any], list[Any]]:
+def trained_whole(setting: Setting, compiled: bool = False) -> tuple[list[Any], list[Any]]:
     leaves, slots = setting.leaves, setting.slots
+    update = jax.jit(setting.update) if compiled else setting.update
     for step in range(STEPS):
-        leaves, slots = setting.update(leaves, slots, setting.gradients(step), jnp.int32(step))
+        leaves, slots = update(leaves, slots, setting.gradients(step), jnp.int32(step))
     return leaves, slots
 
 
-def trained_split(plan: Plan, setting: Setting, held: list[list[Piece]]) -> tuple[list[Any], list[Any]]:
+def trained_split(
+    plan: Plan, setting: Setting, held: list[list[Piece]], compiled: bool = False
+) -> tuple[list[Any], list[Any]]:
     parts = [plan.part(pieces) for pieces in held]
 
     def update(state: Any, gradients: list[Any], step: Any) -> Any:
@@ -108,6 +112,7 @@ def trained_split(plan: Plan, setting: Setting, held: list[list[Piece]]) -> tupl
         ]
         return new, commons, plan.commons(gradients)
 
+    run = jax.jit(update) if compiled else update
     state: Any = [
         (
             [piece.taken_from(setting.leaves[piece.leaf]) for piece in part.pieces],
@@ -116,7 +121,7 @@ def trained_split(plan: Plan, setting: Setting, held: list[list[Piece]]) -> tupl
         for part in parts
     ]
     for step in range(STEPS):
-        state, commons, at_once = update(state, setting.gradients(step), jnp.int32(step))
+        state, commons, at_once = run(state, setting.gradients(step), jnp.int32(step))
         for one, other in zip(commons, at_once, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5)
     return gathered(setting, parts, state)

@@ -1,0 +1,15 @@
+"""The examples in the docstrings do what they say."""
+
+import doctest
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["cuts", "fields", "manifest", "naming", "retention", "shards", "stored"])
+def test_examples(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # what they write goes with the test
+    result = doctest.testmod(import_module(f"stratagem.keep.{module}"))
+    assert result.attempted > 0 and result.failed == 0
