@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
-EXAMPLES = ["keras_digits.py", "jax_digits.py", "jax_on_servers.py"]
+EXAMPLES = ["keras_digits.py", "jax_digits.py", "jax_parameter_servers.py", "jax_on_servers.py"]
 
 
 def run(*argv: str, **environ: str) -> str:
@@ -53,6 +53,13 @@ def test_jax_example_is_the_same_alone_and_together() -> None:
     assert len(alone) == len(together) == 5
     for one, two in zip(alone, together, strict=True):
         assert abs(float(one) - float(two)) < 0.001
+
+
+def test_parameter_server_example() -> None:
+    out = run("-m", "stratagem", "run", "--ps", "2", "--workers", "3", "examples/jax_parameter_servers.py")
+    found = re.findall(r"(\d+) updates, accuracy ([\d.]+)", out)
+    assert len(found) == 3
+    assert all(400 <= int(updates) <= 402 and float(accuracy) > 0.9 for updates, accuracy in found)
 
 
 def test_single_client_example() -> None:

@@ -60,6 +60,7 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
         "last error",
     )
     variables = Table("variable", "dtype", "shape", "size", "device")
+    models = Table("model", "update rule", "global step", "workers", "staleness", "dropped", "last snapshot")
     for task, said in tasks.items():
         if "error" in said:
             overview.add_row(task, "[red]unreachable[/red]", *[""] * 6, escape(said["error"]))
@@ -75,7 +76,20 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
             str(said["programs"]["size"]),
             escape(said["last_error"] or ""),
         )
-        for variable in said["variables"]:
+        served = said.get("parameters", {})
+        for name, model in served.items():
+            if "global_step" in model:  # the one server that leads tells of all
+                models.add_row(
+                    escape(name),
+                    escape(model["rule"]),
+                    str(model["global_step"]),
+                    escape(", ".join(model["active"])),
+                    _histogram(model["staleness"]),
+                    str(sum(model["dropped"].values())),
+                    "none" if model["last_cut"] is None else f"step {model['last_cut']}",
+                )
+        parts = [variable for model in served.values() for variable in model["variables"]]
+        for variable in [*said["variables"], *parts]:
             shape = "×".join(map(str, variable["shape"])) or "scalar"
             variables.add_row(
                 escape(variable["name"]),
@@ -84,7 +98,13 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
                 _size(variable["bytes"]),
                 variable["device"],
             )
-    return Group(overview, variables) if variables.row_count else Group(overview)
+    return Group(overview, *(table for table in (models, variables) if table.row_count))
+
+
+def _histogram(counts: dict[str, int]) -> str:
+    """How many pushes were so many steps stale: `0: 90 %, 1: 10 %`."""
+    total = sum(counts.values())
+    return ", ".join(f"{steps}: {100 * count / total:.0f} %" for steps, count in counts.items())
 
 
 def _rate(said: dict[str, Any], earlier: dict[str, Any] | None) -> float:

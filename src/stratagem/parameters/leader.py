@@ -36,13 +36,14 @@ class Leader:
     Args:
         part: Server 0's own part.
         peers: The other servers.
+        start: Which start of this server it is.
 
     Attributes:
         authority: The book; `changed` guards it, and tells of every change in it.
         is_open: Whether the model is being trained.
     """
 
-    def __init__(self, part: ModelPart, peers: Peers) -> None:
+    def __init__(self, part: ModelPart, peers: Peers, start: str) -> None:
         config = part.config
         self.part = part
         self.authority = Authority(config.rule, len(config.workers), config.participants)
@@ -51,6 +52,7 @@ class Leader:
         self.is_open = False
         self.epoch: str | None = None
         self._peers = peers
+        self._start = start
         self._opening = threading.Lock()
         self._starts: list[str] = []
         self._partials: dict[int, dict[int, Sequence[Array]]] = defaultdict(dict)
@@ -158,7 +160,8 @@ class Leader:
         """
         with self._opening:
             if not self.is_open or starts != self._starts:
-                waiting = self._recover(starts, had_values, is_chief)
+                outdated = self._compare(starts)
+                waiting = outdated or self._recover(starts, had_values, is_chief)
                 if waiting is not None:
                     return waiting
             with self.changed:
@@ -227,6 +230,19 @@ class Leader:
         with self._opening:
             if not self.is_open:
                 self._begin(0, {}, starts)
+
+    def _compare(self, starts: list[str]) -> Fields | None:
+        """What to tell a worker that knows of other starts of the servers than there are now."""
+        found = [self._start]
+        try:
+            for task in self.part.config.servers[1:]:
+                self._peers[task].call("ping", timeout=protocol.CALL_SECONDS, wait=False)
+                found.append(str(self._peers[task].info["incarnation"]))
+        except RemoteError as error:
+            return {protocol.STATE: protocol.WAIT, "why": f"a server does not answer: {error}"}
+        if found == starts:
+            return None
+        return {protocol.STATE: protocol.WAIT, "why": "a server was started again just now"}
 
     def _recover(self, starts: list[str], had_values: bool, is_chief: bool) -> Fields | None:
         """Bring all servers to one cut, and begin from there; what to wait for, if that is not to be."""
@@ -350,8 +366,9 @@ class Leader:
                 "model": config.name,
             }
             cuts.commit(Manifest(step, records, tensors, meta))
-            for old in cuts.prune(KEPT_CUTS):
-                _log.debug("model %s: the cut of step %d is removed", config.name, old)
+            removed = cuts.prune(KEPT_CUTS)
+            for server in range(1, len(config.servers)):  # their disks may be their own
+                self._call(server, protocol.FORGET, {"steps": removed})
             _log.info("model %s: a cut of step %d is in %s", config.name, step, cuts.root)
         except Exception as error:
             _log.warning("model %s: there is no cut of step %d: %s", config.name, step, error)

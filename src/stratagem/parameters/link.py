@@ -42,12 +42,15 @@ class Outcome:
         step: The global step of the parameters that came back.
         leaves: The newest parameters of each server; none if the push was only counted.
         metrics: The means over all pushes of the update, if it was of several.
+        staleness: How many updates came between the parameters that it was computed on and its own; `None` if it
+            was not applied.
     """
 
     kind: str
     step: int
     leaves: Pieces | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    staleness: int | None = None
 
 
 class Link:
@@ -261,10 +264,14 @@ class Link:
         if kind == "dropped":
             self.dropped += 1
             _log.info("%s: a push was dropped: %s", self._server.task, first.fields["why"])
-        if not any(answer is not None and answer.tensors for answer in answers):
-            return Outcome(kind, self.step, None, first.fields.get("metrics", {}))
         leaves = [answer.tensors if answer is not None else [] for answer in answers]
-        return Outcome(kind, self.step, leaves, first.fields.get("metrics", {}))
+        return Outcome(
+            kind,
+            self.step,
+            leaves if any(leaves) else None,
+            first.fields.get("metrics", {}),
+            first.fields.get("staleness"),
+        )
 
     def _take(self, server: int) -> list[Array]:
         """Memory for what a server sends, which nobody uses any more."""

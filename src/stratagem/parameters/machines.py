@@ -190,6 +190,8 @@ class InStep:
             return []
         pushes = tuple(sorted(self._taken))
         self._taken = []
+        if not any(push.rows for push in pushes):
+            return [Drop(push, "no worker had an example for this step") for push in pushes]
         return [Apply(pushes)]
 
 

@@ -21,12 +21,13 @@ PUSH, PULL, HOLD, READ, RELEASE = (
 """How a worker trains it, and reads all of it."""
 GATHER, SAME = "parameters.gather", "parameters.same"
 """How workers share small things with each other."""
-ARRIVED, PARTIALS, BEGIN, RESTORE, CUT = (
+ARRIVED, PARTIALS, BEGIN, RESTORE, CUT, FORGET = (
     "parameters.arrived",
     "parameters.partials",
     "parameters.begin",
     "parameters.restore",
     "parameters.cut",
+    "parameters.forget",
 )
 """How servers act as one: the first two are for server 0, the others come from it."""
 

@@ -66,6 +66,7 @@ class ParameterService:
             protocol.BEGIN: self._begin,
             protocol.RESTORE: self._restore,
             protocol.CUT: self._cut,
+            protocol.FORGET: self._forget,
         }
 
     def close(self) -> None:
@@ -88,7 +89,7 @@ class ParameterService:
                 device = jax.local_devices()[0]
                 known = self._parts[config.name] = ModelPart(config, self._server.programs, device)
                 if config.server == 0:
-                    self._leaders[config.name] = Leader(known, self._server.peers)
+                    self._leaders[config.name] = Leader(known, self._server.peers, self._server.incarnation)
                     self._start_ticking()
             else:
                 known.config.check_same(config, request.peer.name)
@@ -127,6 +128,13 @@ class ParameterService:
             return Reply()
         return Reply({"record": part.written(step, request.timeout or 0.0).to_dict()})
 
+    def _forget(self, request: Request) -> Reply:
+        """Cuts that are not kept any more: their shards may be on a disk of this host alone."""
+        kept = self._part(request).kept
+        for step in request.fields["steps"]:
+            kept.remove(step)
+        return Reply()
+
     # Workers.
 
     def _join(self, request: Request) -> Reply:
@@ -134,6 +142,7 @@ class ParameterService:
         worker = fields["worker"]
         leader = self._leader(request)
         task = leader.part.config.workers[worker]
+        self._server.hear(task, fields["incarnation"])
         if self._server.has_finished(task):
             gone = leader.authority.member(worker).has_gone or "finished"
             return Reply({STATE: OVER, "why": f"{task} has {_PAST.get(gone, gone)} in this job"})
@@ -182,6 +191,7 @@ class ParameterService:
         epoch = fields["epoch"]
         store = _opened(part, epoch)
         push = Push(*fields["push"])
+        self._server.hear(part.config.workers[push.worker], push.incarnation)
         if not fields["again"]:
             store.stage(push, request.tensors)
             if fields["metrics"] and part.config.server == 0:
@@ -195,6 +205,8 @@ class ParameterService:
             return Reply({STATE: PENDING, "waiting": waiting})
         self._follow(part, epoch, push, decision)
         told = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
+        if decision.kind == APPLIED:
+            told["staleness"] = decision.step - 1 - push.base
         leader = self._leaders.get(part.config.name)
         if leader is not None:
             ahead_of = leader.may_go_on(epoch, push.worker, end)

@@ -29,6 +29,7 @@ from stratagem.runtime.wire.addresses import bind
 
 _log = logging.getLogger("stratagem")
 HEARTBEAT_SECONDS = 2.0
+_FEW = 3
 FAREWELL_SECONDS = 1.0
 """How long to try to tell others that this task has finished."""
 _MOST_FAREWELLS = 32
@@ -141,9 +142,14 @@ class Server:
         """Whether a worker has finished, or was given up, as far as is known here."""
         return task in self._roster.finished
 
+    def hear(self, task: str, incarnation: str) -> None:
+        """Take any call of a task as a sign of life."""
+        if self._roster.heard(task, incarnation, time.monotonic()):
+            _log.warning("%s was restarted", task)
+
     def silent_for(self, seconds: float) -> set[str]:
-        """The workers that have not finished, and gave no sign of life for so long."""
-        return self._roster.silent(time.monotonic(), seconds)
+        """The workers that have not finished, and gave no sign of life for so long, nor for a few heartbeats."""
+        return self._roster.silent(time.monotonic(), max(seconds, _FEW * HEARTBEAT_SECONDS))
 
     def give_up(self, task: str) -> None:
         """Wait no longer for a worker: the job is done without it."""
@@ -202,9 +208,7 @@ class Server:
         }
 
     def _heard(self, request: Request) -> Reply:
-        task, incarnation = str(request.fields["task"]), str(request.fields["incarnation"])
-        if self._roster.heard(task, incarnation, time.monotonic()):
-            _log.warning("%s was restarted", task)
+        self.hear(str(request.fields["task"]), str(request.fields["incarnation"]))
         self._learn(request.fields["finished"])
         return Reply({"finished": self._roster.finished})
 

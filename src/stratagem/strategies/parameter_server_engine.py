@@ -3,6 +3,7 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -58,18 +59,18 @@ class ParameterServerEngine:
         averages = isinstance(self._options.rule, Sync)
         whole = self.replicas.whole
         log = StepLog()
-        compiled: dict[int, Any] = {}
+        compiled: WeakKeyDictionary[_Served, Any] = WeakKeyDictionary()
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             model: _Served = state.recipe.served  # type: ignore[assignment]
             rows = count_rows(batch) if jax.tree.leaves(batch) else 0
             others, own, gradients, commons = state.flat_state, {}, model.nothing, []
             if rows:
-                if id(model) not in compiled:
-                    compiled[id(model)] = jax.jit(
+                if model not in compiled:
+                    compiled[model] = jax.jit(
                         _compute(trainable, model.plan, index, averages), out_shardings=whole
                     )
-                grads, others, own, commons = compiled[id(model)](
+                grads, others, own, commons = compiled[model](
                     self._sent(state.flat_params),
                     self._sent(state.flat_state),
                     np.int32(state.step),
@@ -84,7 +85,10 @@ class ParameterServerEngine:
             metrics = dict(outcome.metrics) if averages and outcome.metrics else own
             log.count(rows, outcome.step, metrics)
             kept = replace(state, flat_state=list(others))
-            return model.renewed(kept, outcome), {**metrics, "global_step": outcome.step}
+            told = {**metrics, "global_step": outcome.step, "dropped": model.link.dropped}
+            if outcome.staleness is not None:
+                told["staleness"] = outcome.staleness
+            return model.renewed(kept, outcome), told
 
         return step
 

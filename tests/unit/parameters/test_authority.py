@@ -134,6 +134,16 @@ def test_with_more_to_aggregate_than_workers_each_pushes_several_times() -> None
     assert job.decision(fourth) == Decision(APPLIED, 1, (first, second, third, fourth))
 
 
+def test_pushes_of_no_rows_take_part_but_make_no_update_alone() -> None:
+    job = Job(Sync(), 2)
+    job.join(0, 1)
+    empty, full = job.push(0, rows=0), job.push(1, rows=3)
+    assert job.decision(full) == Decision(APPLIED, 1, (empty, full))
+    both = [job.push(worker, rows=0) for worker in range(2)]
+    assert [job.decision(push).kind for push in both] == [DROPPED, DROPPED]  # type: ignore[union-attr]
+    assert job.authority.step == 1
+
+
 def test_workers_that_finish_early_are_not_waited_for() -> None:
     job = Job(Sync(), 2)
     job.join(0, 1)

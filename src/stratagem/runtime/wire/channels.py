@@ -5,6 +5,7 @@ One message at a time, in turn: what a segment holds is therefore good until the
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgpack
@@ -75,9 +76,32 @@ class Channel:
         self._start = self._end = 0
         self._descriptor: int | None = None
         self._outgoing = OutgoingSegment()
+        self._lent: Array | None = None
+        self._buffer_to_lend: Array = np.empty(0, np.uint8)
+        self._unsent: int | None = None
         self._incoming = IncomingSegment()
 
     # ---------------------------------------------------------------- sending
+
+    def lend(self, nbytes: int) -> Array:
+        """Memory for the one tensor of the next message, which then needs no copying.
+
+        It is shared with the far side where that can be. What it holds is anything; what is written to it must
+        not be changed any more once it was sent, until the far side's next message but one has come.
+        """
+        self._lent = None
+        if self.shares_memory and nbytes >= SHARED_FROM:
+            with suppress(LimitExceeded):  # the socket carries it as well, only slower
+                self._reserve(nbytes)
+                self._lent = self._outgoing.room(nbytes)
+                return self._lent
+        if self._buffer_to_lend.nbytes < nbytes:
+            self._buffer_to_lend = empty_aligned(np.dtype(np.uint8), (nbytes,), nbytes)
+        return self._buffer_to_lend[:nbytes]
+
+    def through_socket(self, tensors: Sequence[Array]) -> int:
+        """How many bytes of these tensors the socket may have to carry."""
+        return sum(tensor.nbytes for tensor in tensors if tensor is not self._lent)
 
     def send(
         self,
@@ -133,6 +157,9 @@ class Channel:
         offsets = [INLINE] * len(arrays)
         if not self.shares_memory:
             return offsets, None
+        if len(arrays) == 1 and arrays[0] is self._lent:
+            self._lent = None
+            return [0], self._announced()
         end = 0
         for index, array in enumerate(arrays):
             if array.nbytes >= SHARED_FROM:
@@ -141,14 +168,28 @@ class Channel:
         if end == 0:
             return offsets, None
         try:
-            descriptor = self._outgoing.reserve(end)
+            self._reserve(end)
         except LimitExceeded:
             # The socket carries them as well, only slower.
             return [INLINE] * len(arrays), None
         for array, offset in zip(arrays, offsets, strict=True):
             if offset != INLINE:
                 self._outgoing.write(offset, raw_bytes(array))
-        return offsets, descriptor
+        return offsets, self._announced()
+
+    def _reserve(self, nbytes: int) -> None:
+        try:
+            new = self._outgoing.reserve(nbytes)
+        except LimitExceeded:
+            self._unsent = None
+            raise
+        if new is not None:
+            self._unsent = new
+
+    def _announced(self) -> int | None:
+        """The segment, if the far side has not been sent it yet."""
+        descriptor, self._unsent = self._unsent, None
+        return descriptor
 
     def _check_far_limits(self, header: int, total: int, tensors: int) -> None:
         far = self.far_limits
@@ -192,7 +233,9 @@ class Channel:
         data = self._read(header_bytes, rest)
         try:
             subject, fields, specs, timeout, segment = decode_header(data, payload_bytes, self.limits)
-            if segment or self._descriptor is not None:
+            # A descriptor that came along may belong to a frame that follows in the buffer.
+            is_last = self._end - self._start <= payload_bytes
+            if segment or (is_last and self._descriptor is not None):
                 self._adopt(segment)
             tensors = [self._target(spec, index, borrow, into) for index, spec in enumerate(specs)]
         except RemoteError:
@@ -311,6 +354,10 @@ class Channel:
             self.is_intact = True
 
     # ------------------------------------------------------------------ state
+
+    def wait(self, seconds: float, alarm: int) -> bool:
+        """Wait until a message begins or the connection ends; see `Stream.wait`."""
+        return self._start != self._end or self.stream.wait(seconds, alarm)
 
     def is_quiet(self) -> bool:
         """Whether the connection is open with nothing unread, as an idle one should be."""

@@ -184,18 +184,22 @@ class Listener:
 
     def _serve(self, stream: Stream, address: str) -> None:
         channel = Channel(stream, BEFORE_AUTHENTICATION)
+        keep = None
         try:
             name = self._authenticate(stream, channel, address)
             if name is not None:
                 channel.shares_memory = stream.is_unix
-                serve_calls(self._service, channel, Caller(name, address))
+                keep = serve_calls(self._service, channel, Caller(name, address))
         except TaskLost as error:
             LOGGER.debug("the connection from %s broke: %s", address, error)
         except RemoteError as error:
             LOGGER.warning("the connection from %s is given up: %s", address, error)
         finally:
             self._guests.leave(stream)
-            channel.close()
+            if keep is None:
+                channel.close()
+        if keep is not None:
+            keep(channel)
 
     def _authenticate(self, stream: Stream, channel: Channel, address: str) -> str | None:
         """The caller's name; `None`, with a line in the log, if it does not belong here."""

@@ -14,7 +14,7 @@ from stratagem.errors import DeadlineExceeded, ProtocolError, RemoteError, TaskL
 from stratagem.runtime.wire.addresses import address_at
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.calls import FAILED, OK, Response
-from stratagem.runtime.wire.channels import Message
+from stratagem.runtime.wire.channels import Channel, Message
 from stratagem.runtime.wire.credentials import Credentials
 from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.dialing import Connection, Dialer
@@ -154,6 +154,21 @@ class Peer:
             yield self._opened(message)
         finally:
             self._pool.give_back(connection)
+
+    def open(
+        self, name: str, fields: Mapping[str, Any] | None = None, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> Channel:
+        """A connection for something else than calls: the handler of this call has the other end (`Reply.keep`).
+
+        It is the caller's to use, from one thread at a time, and to close. Raises what `call` raises.
+        """
+        connection, message = self._round_trip(name, fields, (), timeout, True, False, None)
+        try:
+            self._opened(message)
+        except BaseException:
+            connection.channel.close()
+            raise
+        return connection.channel
 
     def _opened(self, message: Message) -> Response:
         if message.subject == FAILED:

@@ -78,6 +78,10 @@ class OutgoingSegment:
         """Copy bytes to an offset within what was reserved."""
         np.copyto(self._view[offset : offset + raw.nbytes], raw)
 
+    def room(self, nbytes: int) -> Array:
+        """The first bytes of what was reserved, to write to."""
+        return self._view[:nbytes]
+
     def close(self) -> None:
         """Let go of the segment; its memory goes with the last view of it on either side."""
         if self._descriptor is not None:

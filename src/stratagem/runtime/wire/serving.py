@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratagem.errors import AuthenticationError, DeadlineExceeded, ProtocolError, RemoteError, TaskLost
-from stratagem.runtime.wire.calls import FAILED, OK, Caller, Handler, Reply, Request
+from stratagem.runtime.wire.calls import FAILED, OK, Caller, Handler, Keep, Reply, Request
 from stratagem.runtime.wire.channels import Channel, Message
 from stratagem.runtime.wire.counters import Counters
 from stratagem.runtime.wire.credentials import Credentials
@@ -88,15 +88,21 @@ def authenticate(service: Service, stream: Stream, channel: Channel, admitted: C
     )
 
 
-def serve_calls(service: Service, channel: Channel, caller: Caller) -> None:
-    """Answer calls until the far side closes the connection, or sends what is no frame."""
+def serve_calls(service: Service, channel: Channel, caller: Caller) -> Keep | None:
+    """Answer calls until the far side closes the connection, or sends what is no frame, or a handler wants to keep it.
+
+    Returns:
+        What takes the channel over, if something does.
+    """
     stall = Stall(service.limits.stall_seconds)
-    while _serve_one(service, channel, caller, stall):
-        pass
+    keep: Keep | bool = True
+    while keep is True:
+        keep = _serve_one(service, channel, caller, stall)
+    return keep or None
 
 
-def _serve_one(service: Service, channel: Channel, caller: Caller, stall: Stall) -> bool:
-    """Answer one call; whether another may follow.
+def _serve_one(service: Service, channel: Channel, caller: Caller, stall: Stall) -> Keep | bool:
+    """Answer one call; whether another may follow, or what takes the channel over.
 
     A function of its own, so that no array of this call is kept alive while the next one is awaited.
     """
@@ -110,22 +116,22 @@ def _serve_one(service: Service, channel: Channel, caller: Caller, stall: Stall)
         _, sent = channel.send(FAILED, {"class": type(error).__name__, "message": str(error)}, (), stall)
         service.counters.call(_UNKNOWN_CALL, 0, sent, str(error))
         return channel.is_intact
-    sent, problem = _answer(service, channel, caller, message, stall)
+    sent, problem, keep = _answer(service, channel, caller, message, stall)
     name = message.subject if message.subject in service.handlers else _UNKNOWN_CALL
     service.counters.call(name, message.nbytes, sent, problem)
-    return True
+    return True if keep is None else keep
 
 
 def _answer(
     service: Service, channel: Channel, caller: Caller, message: Message, stall: Stall
-) -> tuple[int, str | None]:
-    """Run the handler and send what comes of it; how many bytes that took, and what went wrong."""
+) -> tuple[int, str | None, Keep | None]:
+    """Run the handler and send what comes of it: how many bytes, what went wrong, who keeps the connection."""
     try:
         reply = _handle(service, channel, caller, message)
     except BaseException as error:  # noqa: BLE001  whatever a handler raises is the caller's to know
         return _send_failure(channel, error, stall)
     try:
-        return channel.send(OK, reply.fields, reply.tensors, stall)[1], None
+        return channel.send(OK, reply.fields, reply.tensors, stall)[1], None, reply.keep
     except (TaskLost, DeadlineExceeded):
         raise
     except Exception as error:  # noqa: BLE001  an answer that cannot be sent, of which nothing was
@@ -135,9 +141,9 @@ def _answer(
             reply.after()
 
 
-def _send_failure(channel: Channel, error: BaseException, stall: Stall) -> tuple[int, str]:
+def _send_failure(channel: Channel, error: BaseException, stall: Stall) -> tuple[int, str, None]:
     _, sent = channel.send(FAILED, describe_failure(error), (), stall)
-    return sent, f"{type(error).__name__}: {error!s:.300}"
+    return sent, f"{type(error).__name__}: {error!s:.300}", None
 
 
 def _handle(service: Service, channel: Channel, caller: Caller, message: Message) -> Reply:

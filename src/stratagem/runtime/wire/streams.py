@@ -1,6 +1,7 @@
 """One connected socket (TCP, TLS or Unix): bytes out of and into given buffers, within a patience."""
 
 import array
+import math
 import os
 import select
 import socket
@@ -59,6 +60,7 @@ class Stream:
         self._armed: dict[int, float | None] = {_RECEIVING: None, _SENDING: None}
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN | select.POLLRDHUP)
+        self._alarmed: dict[int, select.poll] = {}
         self.is_unix = sock.family == socket.AF_UNIX
         self.is_tls = False
 
@@ -188,6 +190,22 @@ class Stream:
         end = time.perf_counter() + seconds
         while not self._poll.poll(0) and time.perf_counter() < end:
             os.sched_yield()
+
+    def wait(self, seconds: float, alarm: int) -> bool:
+        """Wait until something arrives or the connection ends; whether that was so before the time was over.
+
+        Args:
+            seconds: How long.
+            alarm: A descriptor that ends the wait, too, as soon as it can be read.
+        """
+        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+            return True
+        if alarm not in self._alarmed:
+            self._alarmed[alarm] = select.poll()
+            self._alarmed[alarm].register(self._sock, select.POLLIN | select.POLLRDHUP)
+            self._alarmed[alarm].register(alarm, select.POLLIN)
+        found = self._alarmed[alarm].poll(math.ceil(seconds * 1000))
+        return any(descriptor != alarm for descriptor, _ in found)
 
     def is_open(self) -> bool:
         """Whether the far side has not closed the connection, as far as can be seen from here."""

@@ -80,6 +80,7 @@ SEPARABLE = {
     "madgrad": Case(lambda: contrib.madgrad(RATE)),
     "sam": Case(lambda: contrib.sam(optax.sgd(RATE), optax.sgd(RATE), sync_period=2)),
     "clip": Case(lambda: optax.chain(optax.clip(0.1), optax.sgd(RATE))),
+    "centralize": Case(lambda: optax.chain(optax.centralize(), optax.sgd(RATE))),
     "ema": Case(lambda: optax.chain(optax.ema(0.9), optax.sgd(RATE))),
     "masked": Case(lambda: optax.masked(optax.adam(RATE), MATRICES)),
     "partition": Case(
@@ -131,14 +132,13 @@ SEPARABLE = {
     "adaptive_grad_clip": Case(lambda: optax.chain(optax.adaptive_grad_clip(0.1), optax.sgd(RATE)), NONE),
     "zero_nans": Case(lambda: optax.chain(optax.zero_nans(), optax.sgd(RATE)), NONE),
     "sm3": Case(lambda: optax.sm3(RATE), BIAS),
-    "muon": Case(lambda: contrib.muon(RATE), BIAS),
-    "centralize": Case(lambda: optax.chain(optax.centralize(), optax.sgd(RATE)), BIAS),
+    "muon": Case(lambda: contrib.muon(RATE, ns_steps=2), BIAS, compiled=True),
     # Small enough here for whole gradients to count as what leaves share; large ones are refused.
     "flatten": Case(lambda: optax.flatten(optax.adam(RATE)), NONE, coupled=True),
     "clip twice": Case(lambda: clipped(clipped(optax.sgd(RATE))), NONE, coupled=True),
 }
 # Leaves depend on one another through more than gradients, in the function named.
-REFUSED = {
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "prodigy": (lambda: contrib.prodigy(RATE), "prodigy"),
     "dadapt_adamw": (lambda: contrib.dadapt_adamw(RATE), "dadapt_adamw"),
     "dog": (lambda: contrib.dog(RATE), "dog"),
@@ -214,7 +214,7 @@ def test_one_server_takes_what_cannot_be_split(name: str) -> None:
         lambda: optax.lamb(RATE),
         lambda: optax.lars(RATE, weight_decay=0.1),
         lambda: optax.adafactor(RATE, min_dim_size_to_factor=2),
-        lambda: contrib.muon(RATE),
+        lambda: contrib.muon(RATE, ns_steps=2),
     ],
     ids=["lamb", "lars", "adafactor", "muon"],
 )
