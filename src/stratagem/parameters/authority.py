@@ -16,6 +16,8 @@ from stratagem.runtime.wire import Fields
 
 _REMEMBERED = 8
 """Decisions kept for each worker: it has one push or two under way, never more."""
+_REMEMBERED_STEPS = 1024
+"""Updates that a server may be behind by and still be told of."""
 
 
 APPLIED, DROPPED, COUNTED = "applied", "dropped", "counted"
@@ -100,6 +102,7 @@ class Authority:
         self._members = {worker: Member() for worker in range(workers)}
         self._arrivals: dict[Push, set[int]] = {}
         self._undecided: set[Push] = set()
+        self._made: dict[int, Decision] = {}
         self._held: list[Push] | None = None
 
     # Who takes part.
@@ -182,6 +185,10 @@ class Authority:
             return Decision(DROPPED, self.step, why="this worker has been started again since")
         return member.decisions.get(sequence)
 
+    def made(self, step: int) -> Decision | None:
+        """What the update was made of that led to a step; `None` if there is none, or it is long ago."""
+        return self._made.get(step)
+
     def waits_for(self, worker: int) -> list[int]:
         """For whom a worker has to wait before it may go on."""
         return self._machine.waits_for(worker, self.active)
@@ -214,6 +221,7 @@ class Authority:
         self.step = step
         self._arrivals.clear()
         self._undecided.clear()
+        self._made.clear()
         self._held = None
         self._machine.reset()
         for worker, member in self._members.items():
@@ -258,6 +266,8 @@ class Authority:
         self.step += 1
         decision = Decision(APPLIED, self.step, pushes, cut=self.cut_wanted)
         self.cut_wanted = False
+        self._made[self.step] = decision
+        self._made.pop(self.step - _REMEMBERED_STEPS, None)
         for push in pushes:
             self._decide(push, decision)
         if decision.cut:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stratagem.errors import KeepError, RemoteError, StrategyError
+from stratagem.errors import KeepError, RemoteError, StratagemError, StrategyError
 from stratagem.keep import Cut, Manifest, ShardRecord, TensorEntry
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import Authority, Decision
@@ -55,6 +55,7 @@ class Leader:
         self._start = start
         self._opening = threading.Lock()
         self._starts: list[str] = []
+        self._lost = ""
         self._partials: dict[int, dict[int, Sequence[Array]]] = defaultdict(dict)
         self._commons: dict[int, Sequence[Array]] = {}
         self._metrics: dict[tuple[int, str, int], dict[str, float]] = {}
@@ -67,16 +68,15 @@ class Leader:
 
     # Pushes.
 
-    def arrived(self, epoch: str, push: Push, server: int, end: float) -> Decision | None:
+    def _arrived(self, epoch: str, push: Push, server: int, end: float) -> Decision | None:
         """A server has its part of a push; what becomes of it, if that is known before the end."""
         with self.changed:
             self._check(epoch)
             known = self.authority.decision(*push[:3])
             if known is not None:
                 return known
-            before = self.authority.step
             self.authority.arrived(push, server)
-            if self.authority.step != before:
+            if self.authority.decision(*push[:3]) is not None:
                 self.changed.notify_all()
             while (decision := self.authority.decision(*push[:3])) is None:
                 if not self.changed.wait(max(0.0, end - time.monotonic())):
@@ -84,11 +84,40 @@ class Leader:
                 self._check(epoch)
             return decision
 
-    def known(self, epoch: str, push: Push) -> Decision | None:
-        """What became of a push, if that is known."""
+    def decide(
+        self, epoch: str, push: Push, end: float, is_here: bool, server: int = 0
+    ) -> tuple[Decision | None, list[str]]:
+        """See `Lead`; the other servers' pushes are told of here too."""
+        decision = self._arrived(epoch, push, server, end) if is_here else self._known(epoch, push)
+        return decision, [] if decision is not None else self.missing()
+
+    def _known(self, epoch: str, push: Push) -> Decision | None:
         with self.changed:
             self._check(epoch)
             return self.authority.decision(*push[:3])
+
+    def made(self, epoch: str, step: int) -> Decision | None:
+        """See `Lead`."""
+        with self.changed:
+            self._check(epoch)
+            return self.authority.made(step)
+
+    def missing(self) -> list[str]:
+        """The workers that the next update waits for."""
+        with self.changed:
+            return self.names(self.authority.missing())
+
+    def names(self, workers: Iterable[int]) -> list[str]:
+        """The tasks of workers."""
+        return [self.part.config.workers[worker] for worker in workers]
+
+    def broken(self, epoch: str, why: str) -> None:
+        """See `Lead`."""
+        with self.changed:
+            if epoch == self.epoch and self.is_open:
+                _log.error("model %s cannot go on and has to go back: %s", self.part.config.name, why)
+                self.is_open = False
+                self.changed.notify_all()
 
     def note(self, push: Push, metrics: dict[str, float]) -> None:
         """Take the metrics of a push down: of those that make one update, each worker is told the means."""
@@ -114,12 +143,8 @@ class Leader:
                 self._check(epoch)
             return waits_for
 
-    def commons(self, epoch: str, step: int, server: int, partials: Sequence[Array]) -> Sequence[Array]:
-        """What the gradients of all servers have in common in a step, once all have given their share.
-
-        Raises:
-            RolledBack: They will not come: all go back to an earlier step.
-        """
+    def commons(self, epoch: str, step: int, partials: Sequence[Array], server: int = 0) -> Sequence[Array]:
+        """See `Lead`; the other servers' shares come here too."""
         with self.changed:
             self._check(epoch)
             told = self._partials[step]
@@ -246,7 +271,7 @@ class Leader:
 
     def _recover(self, starts: list[str], had_values: bool, is_chief: bool) -> Fields | None:
         """Bring all servers to one cut, and begin from there; what to wait for, if that is not to be."""
-        was_open, reached = self.is_open, self.authority.step
+        was_open, reached = self.epoch is not None, self.authority.step
         self._close()
         try:
             cut = self._newest()
@@ -286,14 +311,16 @@ class Leader:
                 f"{self.part.config.name!r}, and there is no snapshot to go back to: give the strategy a snapshot_dir "
                 "(stratagem run makes one by itself)"
             )
-            return {protocol.STATE: protocol.LOST, "why": why}
+            self._lost = why
+        if self._lost:
+            return {protocol.STATE: protocol.LOST, "why": self._lost}
         if is_chief:
             return {protocol.STATE: protocol.WANTED}
         return {protocol.STATE: protocol.WAIT, "why": "the chief has not brought the initial values"}
 
     def _close(self) -> None:
         with self.changed:
-            self.is_open, self.epoch = False, None
+            self.is_open = False
             self._partials.clear()
             self._commons.clear()
             self.changed.notify_all()
@@ -366,10 +393,8 @@ class Leader:
                 "model": config.name,
             }
             cuts.commit(Manifest(step, records, tensors, meta))
-            removed = cuts.prune(KEPT_CUTS)
-            for server in range(1, len(config.servers)):  # their disks may be their own
-                self._call(server, protocol.FORGET, {"steps": removed})
             _log.info("model %s: a cut of step %d is in %s", config.name, step, cuts.root)
+            self._prune()
         except Exception as error:
             _log.warning("model %s: there is no cut of step %d: %s", config.name, step, error)
             if step == 0:
@@ -378,6 +403,15 @@ class Leader:
             with self.changed:
                 self._is_cutting = False
                 self._cut_at, self._cut_step = time.monotonic(), step
+
+    def _prune(self) -> None:
+        """Remove old cuts; the other servers' disks may be their own."""
+        try:
+            removed = self.part.kept.prune(KEPT_CUTS)
+            for server in range(1, len(self.part.config.servers)):
+                self._call(server, protocol.FORGET, {"steps": removed})
+        except StratagemError as error:
+            _log.warning("model %s: old cuts could not be removed: %s", self.part.config.name, error)
 
     def _record(self, server: int, step: int) -> ShardRecord:
         if server == 0:
@@ -468,7 +502,7 @@ def _caught(act: Callable[[int], None]) -> Callable[[int], KeepError | None]:
         try:
             act(server)
         except KeepError as error:
-            return error
+            return KeepError(str(error).partition("\n")[0])  # without the far side's traceback
         return None
 
     return caught

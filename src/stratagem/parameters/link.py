@@ -5,10 +5,12 @@ once; when the servers have gone back to an earlier step it is void, and the wor
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -105,15 +107,15 @@ class Link:
         began = time.monotonic()
         if why:
             _log.warning("%s lost its servers and tries to come back: %s", self._server.task, why)
-        last = why
         while True:
             try:
                 waiting = self._try_to_join()
+            except _Unrecoverable as error:
+                raise TaskLost(str(error)) from None
             except _GONE as error:
                 waiting = _first_line(error)
-                last = waiting
                 if time.monotonic() - began > self._patience:
-                    self._give_up(last, time.monotonic() - began)
+                    self._give_up(waiting, time.monotonic() - began)
             if waiting is None:
                 if why:
                     _log.warning("%s is back, at step %d", self._server.task, self.step)
@@ -122,9 +124,15 @@ class Link:
             time.sleep(_PAUSE)
 
     def _give_up(self, problem: str, seconds: float) -> NoReturn:
+        snapshots = (
+            ". There are no snapshots that they could come back from: give the strategy a snapshot_dir (stratagem run "
+            "makes one by itself)"
+        )
         raise TaskLost(
             f"the parameter servers could not be reached for {seconds:.0f} s (rejoin_timeout={self._patience:g}): {problem}. "
             "Either they are not running, or the job is over and they have ended"
+            + snapshots
+            * (self._plan.options.snapshot_dir is None)
         )
 
     def _try_to_join(self) -> str | None:
@@ -137,7 +145,7 @@ class Link:
             "incarnation": self._server.incarnation,
             "chief": self._is_chief,
             "starts": starts,
-            "had_values": any(answer["has_values"] for answer in told[1:]),
+            "had_values": bool(self._epoch) or any(answer["has_values"] for answer in told[1:]),
         }
         answer = self._call(0, protocol.JOIN, fields).fields
         match answer[STATE]:
@@ -154,7 +162,7 @@ class Link:
                 _log.warning("there is nothing left to do here: %s", answer["why"])
                 raise SystemExit(0)
             case state if state == LOST:
-                raise _Lost(str(answer["why"]))
+                raise _Unrecoverable(str(answer["why"]))
             case _:
                 raise RolledBack(str(answer.get("why", answer)))
 
@@ -211,49 +219,48 @@ class Link:
         push = Push(self._worker, self._server.incarnation, self._sequence, base, rows)
         epoch = self._epoch
         while True:
+            deliver = partial(self._push_to, _Delivery(push, commons, metrics or {}), gradients)
             try:
-                answers = self._on_participants(
-                    lambda server: self._push_to(server, push, gradients[server], commons, metrics or {})
-                )
-                return self._outcome(answers)
-            except _Lost:
-                raise
+                answers = self._on_participants(deliver)
+                kinds = {answer.fields["kind"] for answer in answers if answer is not None}
+                # Counted here, and applied by the time that another server was asked: all have it by now.
+                return self._outcome(answers) if len(kinds) == 1 else self.pull()
             except _GONE as error:
                 self.connect(_first_line(error))
             if self._epoch != epoch:
                 pulled = self.pull()
                 return Outcome(VOID, pulled.step, pulled.leaves)
 
-    def _push_to(
-        self,
-        server: int,
-        push: Push,
-        gradients: Sequence[Array],
-        commons: Sequence[Array],
-        metrics: dict[str, float],
-    ) -> Response:
+    def _push_to(self, delivery: "_Delivery", gradients: Pieces, server: int) -> Response:
+        push = delivery.push
         fields = {
             "model": self.name,
             "epoch": self._epoch,
             "push": list(push),
             "again": False,
-            "metrics": metrics if server == 0 else {},
+            "metrics": delivery.metrics if server == 0 else {},
         }
-        tensors = [*gradients, *commons] if push.rows else []
+        tensors = [*gradients[server], *delivery.commons] if push.rows else []
         began = time.monotonic()
-        while True:
-            answer = self._call(
-                server, protocol.PUSH, fields, () if fields["again"] else tensors, receives=True
-            )
-            state = answer.fields[STATE]
-            if state == OK:
-                return answer
-            if state == PENDING and server == 0:
-                waiting = answer.fields["waiting"]
-                self._say_waiting(
-                    f"for {', '.join(waiting) or 'the other servers'}", time.monotonic() - began
+        try:
+            while True:
+                answer = self._call(
+                    server, protocol.PUSH, fields, () if fields["again"] else tensors, receives=True
                 )
-            fields["again"] = state != SEND
+                state = answer.fields[STATE]
+                if state == OK:
+                    return answer
+                if delivery.failed.is_set():
+                    raise RolledBack("another server did not get its part of a push")
+                if state == PENDING and server == 0:
+                    waiting = answer.fields["waiting"]
+                    self._say_waiting(
+                        f"for {', '.join(waiting) or 'the other servers'}", time.monotonic() - began
+                    )
+                fields["again"] = state != SEND
+        except BaseException:
+            delivery.failed.set()
+            raise
 
     def _outcome(self, answers: Sequence[Response | None]) -> Outcome:
         first = answers[0]
@@ -358,8 +365,6 @@ class Link:
         while True:
             try:
                 return act()
-            except _Lost:
-                raise
             except _GONE as error:
                 self.connect(_first_line(error))
 
@@ -395,7 +400,21 @@ class Link:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _Lost(TaskLost):
+@dataclass(frozen=True)
+class _Delivery:
+    """One attempt to bring a push to all servers.
+
+    Attributes:
+        failed: Set when a server did not take its part: then the others wait for it in vain.
+    """
+
+    push: Push
+    commons: Sequence[Array]
+    metrics: dict[str, float]
+    failed: threading.Event = field(default_factory=threading.Event)
+
+
+class _Unrecoverable(Exception):
     """Values are gone for good."""
 
 

@@ -142,6 +142,7 @@ class InStep:
     workers: int
     counts_absent: bool = True
     _taken: list[Push] = field(default_factory=list)
+    _waiting: list[Push] = field(default_factory=list)
 
     def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
         """See `Machine`."""
@@ -151,14 +152,23 @@ class InStep:
         if own >= self._quota(active):  # a worker that was started again since
             return [Drop(push, f"step {step} has a push of this worker already")]
         self._taken.append(push)
-        ready = self._ready(active)
-        if ready:
-            return ready
-        return [Count(push)] if own + 1 < self._quota(active) else []
+        self._waiting.append(push)
+        return self._ready(active) or self._counted(active)
 
     def changed(self, step: int, active: Set[int]) -> list[Instruction]:
         """See `Machine`."""
-        return self._ready(active)
+        return self._ready(active) or self._counted(active)
+
+    def _counted(self, active: Set[int]) -> list[Instruction]:
+        """Of those whose workers wait: who is to bring more, there being so many to share the work."""
+        quota = self._quota(active)
+        told = [
+            push
+            for push in self._waiting
+            if sum(taken.worker == push.worker for taken in self._taken) < quota
+        ]
+        self._waiting = [push for push in self._waiting if push not in told]
+        return [Count(push) for push in told]
 
     def waits_for(self, worker: int, active: Set[int]) -> list[int]:
         """See `Machine`."""
@@ -176,7 +186,7 @@ class InStep:
 
     def reset(self) -> None:
         """See `Machine`."""
-        self._taken = []
+        self._taken, self._waiting = [], []
 
     def _quota(self, active: Set[int]) -> int:
         """How many pushes of one worker an update takes at most."""
@@ -185,11 +195,12 @@ class InStep:
     def _ready(self, active: Set[int]) -> list[Instruction]:
         others = {push.worker for push in self._taken} - active  # gone since, but their pushes count
         possible = len(active) + len(others)
-        needed = self.wanted if self.wanted > self.workers else min(self.wanted, possible)
+        # Several of each worker, as long as there is one who can still bring some.
+        needed = self.wanted if self.wanted > self.workers and active else min(self.wanted, possible)
         if not self._taken or len(self._taken) < needed:
             return []
         pushes = tuple(sorted(self._taken))
-        self._taken = []
+        self._taken, self._waiting = [], []
         if not any(push.rows for push in pushes):
             return [Drop(push, "no worker had an example for this step") for push in pushes]
         return [Apply(pushes)]

@@ -10,7 +10,7 @@ from stratagem.keep import Cuts, ShardRecord, read_shard
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.cutting import CutWriter
 from stratagem.parameters.rules import Sync
-from stratagem.parameters.store import Array, Store
+from stratagem.parameters.store import Array, Lead, Store
 from stratagem.runtime.memory import physical_memory
 from stratagem.runtime.programs import CompiledProgram, ProgramCache
 from stratagem.runtime.programs.verification import content_hash
@@ -26,6 +26,7 @@ class ModelPart:
 
     Attributes:
         store: Its values; `None` until the programs are here.
+        lead: Who decides for all servers; to be set before anything else is done.
         cuts: Its cuts on disk, if there are to be any.
     """
 
@@ -40,6 +41,7 @@ class ModelPart:
         self._combine: CompiledProgram | None = None
         self.cuts = None if config.snapshot_dir is None else Cuts(f"{config.snapshot_dir}/{config.name}")
         self._writer = None if self.cuts is None else CutWriter(config, self.cuts)
+        self.lead: Lead
         self._programs = programs
         self._device = device
 
@@ -57,7 +59,7 @@ class ModelPart:
         self._combine = found.get(self.config.combine)
         # Asynchronous pushes bring their commons with them: each is an update by itself.
         averages = isinstance(self.config.rule, Sync)
-        self.store = Store(self.config, update, partials, averages, self._device)
+        self.store = Store(self.config, update, partials, averages, self._device, self.lead)
         return []
 
     def ship(self, artifact: bytes) -> None:

@@ -21,15 +21,17 @@ PUSH, PULL, HOLD, READ, RELEASE = (
 """How a worker trains it, and reads all of it."""
 GATHER, SAME = "parameters.gather", "parameters.same"
 """How workers share small things with each other."""
-ARRIVED, PARTIALS, BEGIN, RESTORE, CUT, FORGET = (
+ARRIVED, DECISION, PARTIALS, BROKEN, BEGIN, RESTORE, CUT, FORGET = (
     "parameters.arrived",
+    "parameters.decision",
     "parameters.partials",
+    "parameters.broken",
     "parameters.begin",
     "parameters.restore",
     "parameters.cut",
     "parameters.forget",
 )
-"""How servers act as one: the first two are for server 0, the others come from it."""
+"""How servers act as one: the first four are for server 0, the others come from it."""
 
 STATE: Final = "state"
 OK, PENDING, SEND, ROLLED_BACK, WAIT, WANTED, LOST, OVER = (

@@ -3,24 +3,23 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
 
-from stratagem.errors import ProtocolError, RemoteError
+from stratagem.errors import ProtocolError
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
-from stratagem.parameters.authority import APPLIED, COUNTED, DROPPED, Decision
+from stratagem.parameters.authority import APPLIED, COUNTED, Decision
 from stratagem.parameters.config import StoreConfig
+from stratagem.parameters.follower import Follower
 from stratagem.parameters.leader import Leader
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
 from stratagem.parameters.protocol import OK, OVER, PENDING, ROLLED_BACK, SEND, STATE
-from stratagem.parameters.store import Array, RolledBack, Store
+from stratagem.parameters.store import RolledBack, Store
 from stratagem.runtime.server import Server
-from stratagem.runtime.wire import Fields, Handler, Reply, Request, Response
+from stratagem.runtime.wire import Handler, Reply, Request
 
 _log = logging.getLogger("stratagem")
 _TICK_SECONDS = 0.5
@@ -62,7 +61,9 @@ class ParameterService:
             protocol.GATHER: self._gather,
             protocol.SAME: self._same,
             protocol.ARRIVED: self._arrived,
+            protocol.DECISION: self._decision,
             protocol.PARTIALS: self._partials,
+            protocol.BROKEN: self._broken,
             protocol.BEGIN: self._begin,
             protocol.RESTORE: self._restore,
             protocol.CUT: self._cut,
@@ -89,8 +90,11 @@ class ParameterService:
                 device = jax.local_devices()[0]
                 known = self._parts[config.name] = ModelPart(config, self._server.programs, device)
                 if config.server == 0:
-                    self._leaders[config.name] = Leader(known, self._server.peers, self._server.incarnation)
+                    leader = Leader(known, self._server.peers, self._server.incarnation)
+                    known.lead = self._leaders[config.name] = leader
                     self._start_ticking()
+                else:
+                    known.lead = Follower(known, self._server.peers)
             else:
                 known.config.check_same(config, request.peer.name)
             missing = known.missing()
@@ -177,9 +181,7 @@ class ParameterService:
                 pass
             if not meeting.is_complete:
                 missing = sorted(leader.expected - meeting.parts.keys())
-                return Reply(
-                    {STATE: PENDING, "number": meeting.number, "waiting": self._names(leader, missing)}
-                )
+                return Reply({STATE: PENDING, "number": meeting.number, "waiting": leader.names(missing)})
             return Reply({STATE: OK}, [meeting.parts[worker] for worker in sorted(meeting.parts)])
 
     # Training.
@@ -197,13 +199,13 @@ class ParameterService:
             if fields["metrics"] and part.config.server == 0:
                 self._leader(request).note(push, fields["metrics"])
         is_here = store.has(push)
-        decision, waiting = self._decide(part, epoch, push, end, is_here)
+        decision, waiting = part.lead.decide(epoch, push, end, is_here)
         if decision is None and not is_here:
             return Reply({STATE: SEND})
         if decision is None:
             store.own(push)
             return Reply({STATE: PENDING, "waiting": waiting})
-        self._follow(part, epoch, push, decision)
+        self._follow(store, push, decision)
         told = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
         if decision.kind == APPLIED:
             told["staleness"] = decision.step - 1 - push.base
@@ -211,93 +213,49 @@ class ParameterService:
         if leader is not None:
             ahead_of = leader.may_go_on(epoch, push.worker, end)
             if ahead_of:
-                return Reply({STATE: PENDING, "waiting": self._names(leader, ahead_of)})
+                return Reply({STATE: PENDING, "waiting": leader.names(ahead_of)})
             told["metrics"] = leader.means(decision)
         if decision.kind == COUNTED:
             return Reply(told)
         told["step"], views, release = store.read(decision.step)
         return Reply(told, views, after=release)
 
-    def _decide(
-        self, part: ModelPart, epoch: str, push: Push, end: float, is_here: bool
-    ) -> tuple[Decision | None, list[str]]:
-        """What becomes of a push; if that is not known yet, who is waited for.
-
-        One that is not here was decided before, and its worker did not get the answer; or it has to be sent again.
-        """
-        leader = self._leaders.get(part.config.name)
-        if leader is not None:
-            decision = leader.arrived(epoch, push, 0, end) if is_here else leader.known(epoch, push)
-            return decision, [] if decision is not None else self._missing(leader)
-        told = {
-            "model": part.config.name,
-            "epoch": epoch,
-            "push": list(push),
-            "server": part.config.server,
-            "is_here": is_here,
-            "seconds": max(0.0, end - time.monotonic()),
-        }
-        answer = self._at_leader(part, protocol.ARRIVED, told)
-        if answer.fields[STATE] == PENDING:
-            return None, answer.fields["waiting"]
-        return Decision.from_fields(answer.fields["decision"]), []
-
-    def _follow(self, part: ModelPart, epoch: str, push: Push, decision: Decision) -> None:
+    def _follow(self, store: Store, push: Push, decision: Decision) -> None:
         """Carry out what was decided of a push."""
-        store = part.filled
-        match decision.kind:
-            case _ if decision.kind == APPLIED:
-                leader = self._leaders.get(part.config.name)
-                store.apply(
-                    decision,
-                    partial(self._commons, part, epoch),
-                    leader.cut if leader is not None else part.cut,
-                )
-                store.drop(push)
-            case _ if decision.kind == DROPPED:
-                store.drop(push)
-            case _:
-                store.own(push)
-
-    def _commons(self, part: ModelPart, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
-        leader = self._leaders.get(part.config.name)
-        if leader is not None:
-            return leader.commons(epoch, step, 0, partials)
-        told = {"model": part.config.name, "epoch": epoch, "step": step, "server": part.config.server}
-        return self._at_leader(part, protocol.PARTIALS, told, partials).tensors
-
-    def _at_leader(self, part: ModelPart, call: str, told: Fields, tensors: Sequence[Array] = ()) -> Response:
-        """Ask server 0; if it has gone back, or has gone, so has everything that was pushed here."""
-        peer = self._server.peers[part.config.servers[0]]
-        try:
-            answer = peer.call(call, told, tensors, timeout=protocol.CALL_SECONDS, wait=False)
-        except RemoteError as error:
-            raise RolledBack(f"{part.config.servers[0]} does not answer: {error}") from error
-        if answer.fields[STATE] == ROLLED_BACK:
-            raise RolledBack("the servers have gone back to an earlier step")
-        return answer
+        if decision.kind == COUNTED:
+            store.own(push)
+            return
+        if decision.kind == APPLIED:
+            store.apply(decision)
+        store.drop(push)
 
     def _arrived(self, request: Request) -> Reply:
         """Another server has its part of a push."""
         fields = request.fields
-        leader = self._leader(request)
         end = time.monotonic() + min(fields["seconds"], protocol.PATIENCE)
-        epoch, push = fields["epoch"], Push(*fields["push"])
-        decision = (
-            leader.arrived(epoch, push, fields["server"], end)
-            if fields["is_here"]
-            else leader.known(epoch, push)
+        push = Push(*fields["push"])
+        decision, waiting = self._leader(request).decide(
+            fields["epoch"], push, end, fields["is_here"], fields["server"]
         )
         if decision is None:
-            return Reply({STATE: PENDING, "waiting": self._missing(leader)})
+            return Reply({STATE: PENDING, "waiting": waiting})
         return Reply({STATE: OK, "decision": decision.to_fields()})
+
+    def _decision(self, request: Request) -> Reply:
+        """Another server has not heard what an update was made of."""
+        decision = self._leader(request).made(request.fields["epoch"], request.fields["step"])
+        return Reply({STATE: OK, "decision": None if decision is None else decision.to_fields()})
 
     def _partials(self, request: Request) -> Reply:
         fields = request.fields
         commons = self._leader(request).commons(
-            fields["epoch"], fields["step"], fields["server"], request.tensors
+            fields["epoch"], fields["step"], request.tensors, fields["server"]
         )
         return Reply({STATE: OK}, commons)
+
+    def _broken(self, request: Request) -> Reply:
+        self._leader(request).broken(request.fields["epoch"], request.fields["why"])
+        return Reply({STATE: OK})
 
     # Reading.
 
@@ -333,13 +291,6 @@ class ParameterService:
         if leader is None:
             raise RolledBack(f"{self._server.task} does not lead model {name!r}")
         return leader
-
-    def _missing(self, leader: Leader) -> list[str]:
-        with leader.changed:
-            return self._names(leader, leader.authority.missing())
-
-    def _names(self, leader: Leader, workers: Sequence[int]) -> list[str]:
-        return [leader.part.config.workers[worker] for worker in workers]
 
     # Time, and the end.
 

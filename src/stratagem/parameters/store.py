@@ -7,7 +7,7 @@ a lock, so that what they send is of one version, and the update may reuse the m
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,39 @@ from stratagem.runtime.host_views import HostViews, host_view
 from stratagem.runtime.programs import CompiledProgram
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Commons = Callable[[int, Sequence[Array]], Sequence[Array]]
-"""Gives the commons of a step for this server's partials, once all servers have given theirs."""
 Key: TypeAlias = tuple[int, str, int]
 _LOOK_EVERY = 1.0
 
 
 class RolledBack(RemoteError):
     """All servers have gone back to an earlier step: what was pushed since is void."""
+
+
+class Lead(Protocol):
+    """Who decides for all servers, as one of them sees it. Every call may raise `RolledBack`."""
+
+    def decide(self, epoch: str, push: Push, end: float, is_here: bool) -> tuple[Decision | None, list[str]]:
+        """What becomes of a push; if that is not known by the end, who is waited for.
+
+        A push that is not here was decided before, and its worker did not get the answer; or it must be sent again.
+        """
+        ...
+
+    def made(self, epoch: str, step: int) -> Decision | None:
+        """What the update that led to a step was made of."""
+        ...
+
+    def commons(self, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
+        """What the gradients of all servers have in common in a step, once all have given their share."""
+        ...
+
+    def cut(self, step: int, values: list[Array]) -> None:
+        """Take copies of all values right after a step."""
+        ...
+
+    def broken(self, epoch: str, why: str) -> None:
+        """This server cannot go on: all have to go back."""
+        ...
 
 
 @dataclass
@@ -61,6 +86,7 @@ class Store:
         averages: Whether an update is the mean of several pushes, so that its commons are computed here rather
             than by a worker.
         device: Where the values live.
+        lead: Who decides.
 
     Attributes:
         epoch: Names the stretch of history since the last roll-back; `None` until there are values.
@@ -74,8 +100,10 @@ class Store:
         partials: CompiledProgram | None,
         averages: bool,
         device: jax.Device,
+        lead: Lead,
     ) -> None:
         self.config = config
+        self._lead = lead
         self.epoch: str | None = None
         self.version = 0
         self._device = device
@@ -133,17 +161,31 @@ class Store:
             self._lock.release_shared()
             raise
 
-    def wait_for(self, version: int, epoch: str | None = None) -> None:
+    def wait_for(self, version: int) -> None:
         """Wait until the values are of this version or later.
 
         Raises:
-            RolledBack: The epoch has changed meanwhile.
+            RolledBack: The servers have gone back meanwhile.
         """
-        with self._changed:
-            epoch = self.epoch if epoch is None else epoch
-            while self.version < version:
-                self._changed.wait(_LOOK_EVERY)
-                self._check_epoch(epoch)
+        epoch = self.epoch
+        while True:
+            with self._changed:
+                while self.version < version:
+                    before = self.version
+                    progressed = self._changed.wait(_LOOK_EVERY)
+                    self._check_epoch(epoch)
+                    if not progressed and self.version == before:
+                        break
+                else:
+                    return
+            self._catch_up(epoch)
+
+    def _catch_up(self, epoch: str | None) -> None:
+        """Make the next update if nobody does: who should have may have lost its connection, or its worker."""
+        following = self.version + 1
+        decision = None if epoch is None else self._lead.made(epoch, following)
+        if decision is not None and following not in self._under_way:
+            self.apply(decision)
 
     def _check_epoch(self, epoch: str | None) -> None:
         if self.epoch != epoch:
@@ -182,43 +224,30 @@ class Store:
         with self._changed:
             self._staged.pop(push[:3], None)
 
-    def forget(self, worker: int, incarnation: str) -> None:
-        """Forget what earlier starts of a worker have pushed."""
-        with self._changed:
-            for key in [key for key in self._staged if key[0] == worker and key[1] != incarnation]:
-                del self._staged[key]
-
     # Updates.
 
-    def apply(self, decision: Decision, commons: Commons, cut: Callable[[int, list[Array]], None]) -> None:
+    def apply(self, decision: Decision) -> None:
         """Make an update, after those before it; return when it has been made, by whomever.
-
-        Args:
-            decision: What it is made of.
-            commons: Asks for what all servers' gradients have in common.
-            cut: Takes copies of all values, if there is to be a cut.
 
         Raises:
             RolledBack: The servers have gone back meanwhile.
         """
-        step = decision.step
+        step, epoch = decision.step, self.epoch
+        self.wait_for(step - 1)
         with self._changed:
-            epoch = self.epoch
-            while self.version < step and (step in self._under_way or self.version < step - 1):
-                self._changed.wait(_LOOK_EVERY)
-                self._check_epoch(epoch)
-            if self.version >= step:
-                return
-            self._under_way.add(step)
-            try:
-                pushes = [self._staged[push[:3]] for push in decision.pushes]
-            except KeyError as error:
-                self._under_way.discard(step)
-                raise ProtocolError(
-                    f"step {step} is to be made of {error.args[0]}, which is not here"
-                ) from None
+            self._check_epoch(epoch)
+            is_mine = self.version < step and step not in self._under_way
+            if is_mine:
+                self._under_way.add(step)
+                missing = [push for push in decision.pushes if push[:3] not in self._staged]
+                pushes = [self._staged[push[:3]] for push in decision.pushes if push not in missing]
+        if not is_mine:
+            self.wait_for(step)
+            return
         try:
-            self._make(step, pushes, commons, decision.cut, cut, epoch)
+            if missing:
+                self._give_up(f"step {step} is to be made of {missing[0]}, which is not here")
+            self._make(step, pushes, decision.cut, epoch)
         finally:
             with self._changed:
                 self._under_way.discard(step)
@@ -227,15 +256,15 @@ class Store:
                         self._staged.pop(push[:3], None)
                 self._changed.notify_all()
 
-    def _make(
-        self,
-        step: int,
-        pushes: Sequence[Staged],
-        commons: Commons,
-        is_cut: bool,
-        cut: Callable[[int, list[Array]], None],
-        epoch: str | None,
-    ) -> None:
+    def _give_up(self, why: str) -> NoReturn:
+        """Close, and have all servers go back to a cut: the values here cannot be relied upon."""
+        epoch = self.epoch
+        self.close()
+        if epoch is not None:
+            self._lead.broken(epoch, f"{self.config.servers[self.config.server]}: {why}")
+        raise RolledBack(why)
+
+    def _make(self, step: int, pushes: Sequence[Staged], is_cut: bool, epoch: str | None) -> None:
         told = [push for push in pushes if push.rows]
         gradients = told[0].gradients
         means = self._mean(told) if len(told) > 1 else []
@@ -244,7 +273,7 @@ class Store:
         shared = told[0].commons
         if self._shares_commons:
             partials = [] if self._partials is None else self._partials(gradients, wait=True)
-            shared = commons(step, [np.asarray(partial) for partial in partials])
+            shared = self._lead.commons(epoch or "", step, [np.asarray(partial) for partial in partials])
         with self._lock.alone():
             with self._changed:
                 self._check_epoch(epoch)
@@ -252,13 +281,12 @@ class Store:
                 arguments = [*self._values, *gradients, *shared, np.int32(step - 1)]
                 try:
                     self._values = self._update(arguments, wait=True)
-                except BaseException:
-                    self.close()  # the old values may be gone: only a cut can bring them back
-                    raise
+                except Exception as error:  # noqa: BLE001  the old values may be gone
+                    self._give_up(f"the update failed: {error}")
             with self._changed:
                 self.version = step
             if is_cut:
-                cut(step, [np.array(host_view(value)) for value in self._values])
+                self._lead.cut(step, [np.array(host_view(value)) for value in self._values])
 
     def _mean(self, pushes: Sequence[Staged]) -> list[jax.Array]:
         """The mean of gradients, by rows, in the order of the pushes."""

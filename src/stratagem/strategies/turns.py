@@ -31,13 +31,21 @@ class ServerFeed:
     def share(self, batches: Iterable[Any]) -> Batches:
         """This worker's part of global batches."""
         number = next(self._numbers)
-        deal = self._shares if self._workers.shares_batches else self._turns
-        return Batches(lambda: placed_ahead(deal(batches, number), self._replicas))
+        if self._workers.shares_batches:
+            return Batches(lambda: placed_ahead(self._shares(batches, number), self._replicas))
+        return Batches(lambda: self._then_pause(self._turns(batches)))
 
     def own(self, batches: Iterable[Any]) -> Batches:
         """Batches that are this worker's alone."""
-        deal = self._in_step if self._workers.shares_batches else self._until_end
-        return Batches(lambda: placed_ahead(deal(batches), self._replicas))
+        if self._workers.shares_batches:
+            return Batches(lambda: placed_ahead(self._in_step(batches), self._replicas))
+        return Batches(lambda: self._then_pause(_with_rows(batches)))
+
+    def _then_pause(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """All of them; when the last has been pushed, nobody waits for this worker until it pushes again."""
+        yield from placed_ahead(batches, self._replicas)
+        if self._workers.has_model:
+            self._workers.link.pause()
 
     def _shares(self, batches: Iterable[Any], number: int) -> Iterator[Any]:
         """A share of each; empty where there are more workers than rows."""
@@ -47,20 +55,11 @@ class ServerFeed:
             rows = share_of(count_rows(batch), self._workers.index, self._workers.count)
             yield take_rows(batch, rows)
 
-    def _turns(self, batches: Iterable[Any], number: int) -> Iterator[Any]:
+    def _turns(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Batch i goes to worker i mod W, whole."""
-        own = (
-            batch
-            for place, batch in enumerate(_with_rows(batches))
-            if place % self._workers.count == self._workers.index
-        )
-        return self._until_end(own)
-
-    def _until_end(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """All of them; then nobody waits for this worker until it pushes again."""
-        yield from _with_rows(batches)
-        if self._workers.has_model:
-            self._workers.link.pause()
+        for place, batch in enumerate(_with_rows(batches)):
+            if place % self._workers.count == self._workers.index:
+                yield batch
 
     def _in_step(self, batches: Iterable[Any]) -> Iterator[Any]:
         """All of them, then empty ones for as long as others still have some."""

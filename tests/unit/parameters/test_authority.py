@@ -134,6 +134,21 @@ def test_with_more_to_aggregate_than_workers_each_pushes_several_times() -> None
     assert job.decision(fourth) == Decision(APPLIED, 1, (first, second, third, fourth))
 
 
+def test_with_more_to_aggregate_than_workers_those_who_stay_bring_more_when_others_leave() -> None:
+    job = Job(Sync(replicas_to_aggregate=3), 2)
+    job.join(0, 1)
+    pushes = [job.push(1), job.push(1)]
+    assert job.decision(pushes[1]) is None
+    job.authority.leave(0, "finished")
+    assert job.decision(pushes[1]) == Decision(COUNTED, 0)
+    third = job.push(1)
+    assert job.decision(third) == Decision(APPLIED, 1, (*pushes, third))
+    last = job.push(1)
+    assert job.decision(last) == Decision(COUNTED, 1)
+    job.authority.leave(1, "finished")
+    assert job.authority.made(2) == Decision(APPLIED, 2, (last,))
+
+
 def test_pushes_of_no_rows_take_part_but_make_no_update_alone() -> None:
     job = Job(Sync(), 2)
     job.join(0, 1)

@@ -3,7 +3,7 @@
 Leaves are separate by now, so one pass over the equations serves all of them at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
@@ -181,9 +181,6 @@ def _same_shape(slot: Var, leaf: Var) -> bool:
 
 def _none(slot: Var, leaf: Var) -> bool:
     return False
-
-
-_Choice = Callable[[Var, Var], bool]
 
 
 def _state(known: dict[Var, State], atom: Atom) -> State:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -36,12 +37,14 @@ class Case:
         cut: The leaves that may be cut by rows.
         coupled: Whether leaves share something through their gradients.
         compiled: Run it compiled: branches are slow one operation at a time.
+        extras: Keep moving averages of the parameters too, and a leaf that is only added to.
     """
 
     make: Callable[[], optax.GradientTransformation]
     cut: tuple[str, ...] = ALL
     coupled: bool = False
     compiled: bool = False
+    extras: bool = False
 
 
 def clipped(inner: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -54,9 +57,9 @@ def every_other(inner: optax.GradientTransformation, **options: Any) -> optax.Gr
 
 SEPARABLE = {
     "sgd": Case(lambda: optax.sgd(RATE)),
-    "momentum": Case(lambda: optax.sgd(RATE, 0.9)),
+    "momentum": Case(lambda: optax.sgd(RATE, 0.9), extras=True),
     "nesterov": Case(lambda: optax.sgd(RATE, 0.9, nesterov=True)),
-    "adam": Case(lambda: optax.adam(RATE)),
+    "adam": Case(lambda: optax.adam(RATE), extras=True),
     "adamw with a schedule": Case(lambda: optax.adamw(optax.cosine_decay_schedule(RATE, 10))),
     "adamw with a mask": Case(lambda: optax.adamw(RATE, mask=MATRICES)),
     "nadam": Case(lambda: optax.nadam(RATE)),
@@ -95,10 +98,9 @@ SEPARABLE = {
     ),
     "MultiSteps": Case(lambda: every_other(optax.sgd(RATE, 0.9)), compiled=True),
     # Every part draws the noise of the whole leaf and takes its rows.
-    "noisy_sgd": Case(lambda: optax.noisy_sgd(RATE, key=1)),
-    "add_noise": Case(lambda: optax.chain(optax.add_noise(0.1, 0.5, key=1), optax.adam(RATE))),
+    "add_noise": Case(lambda: optax.noisy_sgd(RATE, key=1), compiled=True),
     # What leaves share comes from gradients alone.
-    "clip_by_global_norm": Case(lambda: clipped(optax.adam(RATE)), coupled=True),
+    "clip_by_global_norm": Case(lambda: clipped(optax.adam(RATE)), coupled=True, extras=True),
     "normalized": Case(lambda: optax.chain(optax.normalize_by_update_norm(), optax.adam(RATE)), coupled=True),
     "injected clip": Case(
         lambda: optax.inject_hyperparams(
@@ -124,7 +126,7 @@ SEPARABLE = {
     ),
     # These mix rows: norms, means and products over a leaf.
     "lars": Case(lambda: optax.lars(RATE), NONE),
-    "lamb": Case(lambda: optax.lamb(RATE), NONE),
+    "lamb": Case(lambda: optax.lamb(RATE), NONE, extras=True),
     "novograd": Case(lambda: optax.novograd(RATE), NONE),
     "fromage": Case(lambda: optax.fromage(RATE), NONE),
     "adafactor": Case(lambda: optax.adafactor(RATE, min_dim_size_to_factor=4), NONE),
@@ -156,13 +158,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", SEPARABLE)
 def test_split_is_the_same_as_whole(name: str) -> None:
     case = SEPARABLE[name]
-    model = setting(case.make(), extras=not case.compiled)
+    model = setting(case.make(), extras=case.extras)
     plan = model.plan()
     cuttable = tuple(leaf for leaf, cut in zip(model.names, plan.rows, strict=True) if cut)
-    assert cuttable == (case.cut if case.compiled else (*case.cut, "statistics"))
+    assert cuttable == ((*case.cut, "statistics") if case.extras else case.cut)
     assert bool(plan.num_commons) == bool(plan.couplings) == case.coupled
     whole = trained_whole(model, case.compiled)
-    for servers, cut in ((3, True),) if case.compiled else ((1, False), (2, False), (3, True)):
+    for servers, cut in ((3, True),) if case.compiled else ((2, False), (3, True)):
         held = assignment(plan, model, servers, cut)
         assert_same(trained_split(plan, model, held, case.compiled), whole)
 
@@ -175,7 +177,7 @@ def test_compiled_split_is_the_same_as_whole(servers: int, cut: bool) -> None:
     assert_same(got, trained_whole(model))
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam", "rmsprop", "lion", "noisy_sgd"])
+@pytest.mark.parametrize("name", ["momentum", "adam", "rmsprop", "lion"])
 def test_the_number_of_servers_does_not_change_a_bit(name: str) -> None:
     model = setting(SEPARABLE[name].make(), extras=True)
     plan = model.plan()
@@ -222,11 +224,12 @@ def test_a_cut_of_rows_that_is_not_allowed_would_be_wrong(make: Callable[[], Any
     """What the optimizer makes of the upper half alone is far from the upper half of what it makes."""
     model = setting(make(), shapes={"kernel": (6, 6)})
     assert model.plan().rows == (False,)
-    (whole,), _ = trained_whole(model)
+    (whole,), _ = trained_whole(model, compiled=True)
     half = setting(make(), shapes={"kernel": (3, 6)})
     upper = Setting(half.update, [model.leaves[0][:3]], half.slots, half.names)
     leaves, slots = upper.leaves, upper.slots
+    update = jax.jit(upper.update)
     for step in range(STEPS):
-        leaves, slots = upper.update(leaves, slots, [model.gradients(step)[0][:3]], jnp.int32(step))
+        leaves, slots = update(leaves, slots, [model.gradients(step)[0][:3]], jnp.int32(step))
     moved = float(jnp.abs(whole[:3] - model.leaves[0][:3]).max())
     assert float(jnp.abs(leaves[0] - whole[:3]).max()) > 0.01 * moved

@@ -48,7 +48,7 @@ ROW_WISE: dict[str, Callable[[Any, Any], Any]] = {
     "branch": lambda w, g: jax.lax.cond(jnp.float32(2) > 1, lambda: w - g, lambda: jnp.zeros_like(w)),
     "a table with a number for each row": lambda w, g: w - g * TABLE[:, None],
     "the number of the row": lambda w, g: w - g * jnp.arange(4.0)[:, None],
-    "noise": lambda w, g: w - g + jax.random.normal(jax.random.key(0), w.shape),
+    "random bits": lambda w, g: w - g + jax.random.bits(jax.random.key(0), w.shape).astype(w.dtype),
     "custom derivative": lambda w, g: w - jax.nn.relu(g),
     "inner jit": lambda w, g: jax.jit(lambda x: w - x)(g),
 }
