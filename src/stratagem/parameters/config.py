@@ -117,14 +117,16 @@ class StoreConfig:
             StrategyError: It differs; the message shows in what.
         """
         mine, theirs = self.to_fields(), other.to_fields()
-        for key, value in mine.items():
-            if theirs[key] != value:
+        for key in sorted(mine, key=lambda key: key in _HASHES):  # what a user can see comes first
+            if theirs[key] != mine[key]:
+                difference = "another one" if key in _HASHES else _difference(theirs[key], mine[key])
                 raise StrategyError(
                     f"{teller} brings another model than the one on {self.servers[self.server]}: {_WORDS.get(key, key)} "
-                    f"is {_difference(theirs[key], value)}. All workers must run the same script with the same arguments"
+                    f"is {difference}. All workers must run the same script with the same arguments"
                 )
 
 
+_HASHES = ("update", "partials", "combine")
 _PLAIN = (
     "name",
     "server",
@@ -140,6 +142,8 @@ _WORDS = {
     "leaves": "what is trained",
     "slots": "the optimizer's state",
     "update": "the optimizer, or a number in it,",
+    "partials": "the optimizer",
+    "combine": "the optimizer",
     "rule": "the update rule",
 }
 

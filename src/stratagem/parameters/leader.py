@@ -127,7 +127,9 @@ class Leader:
                 del self._metrics[next(iter(self._metrics))]
 
     def means(self, decision: Decision) -> dict[str, float]:
-        """The means of the metrics over the rows of all pushes of an update."""
+        """The means of the metrics over the rows of all pushes of an update; nothing where none were told."""
+        if not self._metrics:
+            return {}
         with self.changed:
             told = [(push.rows, self._metrics.get(push[:3], {})) for push in decision.pushes if push.rows]
         rows = sum(count for count, _ in told)

@@ -10,7 +10,7 @@ import jax
 from stratagem.errors import ProtocolError
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
-from stratagem.parameters.authority import APPLIED, COUNTED, Decision
+from stratagem.parameters.authority import APPLIED, COUNTED
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.follower import Follower
 from stratagem.parameters.leader import Leader
@@ -194,22 +194,22 @@ class ParameterService:
         store = _opened(part, epoch)
         push = Push(*fields["push"])
         self._server.hear(part.config.workers[push.worker], push.incarnation)
+        leader = self._leaders.get(part.config.name)
         if not fields["again"]:
             store.stage(push, request.tensors)
-            if fields["metrics"] and part.config.server == 0:
-                self._leader(request).note(push, fields["metrics"])
-        is_here = store.has(push)
+            if leader is not None and fields["metrics"]:
+                leader.note(push, fields["metrics"])
+        is_here = not fields["again"] or store.has(push)
         decision, waiting = part.lead.decide(epoch, push, end, is_here)
         if decision is None and not is_here:
             return Reply({STATE: SEND})
         if decision is None:
             store.own(push)
             return Reply({STATE: PENDING, "waiting": waiting})
-        self._follow(store, push, decision)
+        store.settle(push, decision)
         told = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
         if decision.kind == APPLIED:
             told["staleness"] = decision.step - 1 - push.base
-        leader = self._leaders.get(part.config.name)
         if leader is not None:
             ahead_of = leader.may_go_on(epoch, push.worker, end)
             if ahead_of:
@@ -219,15 +219,6 @@ class ParameterService:
             return Reply(told)
         told["step"], views, release = store.read(decision.step)
         return Reply(told, views, after=release)
-
-    def _follow(self, store: Store, push: Push, decision: Decision) -> None:
-        """Carry out what was decided of a push."""
-        if decision.kind == COUNTED:
-            store.own(push)
-            return
-        if decision.kind == APPLIED:
-            store.apply(decision)
-        store.drop(push)
 
     def _arrived(self, request: Request) -> Reply:
         """Another server has its part of a push."""

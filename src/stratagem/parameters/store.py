@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.errors import ProtocolError, RemoteError
-from stratagem.parameters.authority import Decision
+from stratagem.parameters.authority import APPLIED, COUNTED, Decision
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.locks import SharedLock
 from stratagem.parameters.machines import Push
@@ -168,7 +168,7 @@ class Store:
             RolledBack: The servers have gone back meanwhile.
         """
         epoch = self.epoch
-        while True:
+        while self.version < version:
             with self._changed:
                 while self.version < version:
                     before = self.version
@@ -194,7 +194,7 @@ class Store:
     # Pushes.
 
     def stage(self, push: Push, tensors: Sequence[Array]) -> None:
-        """Keep a push until it is decided. One of no rows brings no gradients."""
+        """Keep a push until it is settled. One of no rows brings no gradients."""
         count = len(self.config.leaves)
         if push.rows or tensors:
             gradients = tensors[:count]
@@ -219,10 +219,20 @@ class Store:
         with self._changed:
             return push[:3] in self._staged
 
-    def drop(self, push: Push) -> None:
-        """Forget a push."""
-        with self._changed:
-            self._staged.pop(push[:3], None)
+    def settle(self, push: Push, decision: Decision) -> None:
+        """Carry out what was decided of a push.
+
+        Raises:
+            RolledBack: The servers have gone back meanwhile.
+        """
+        if decision.kind == COUNTED:
+            self.own(push)
+            return
+        if decision.kind == APPLIED:
+            self.apply(decision)
+        if push[:3] in self._staged:  # dropped, or sent again after it was applied
+            with self._changed:
+                self._staged.pop(push[:3], None)
 
     # Updates.
 

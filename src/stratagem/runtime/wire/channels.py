@@ -30,7 +30,7 @@ from stratagem.runtime.wire.segments import IncomingSegment, OutgoingSegment
 from stratagem.runtime.wire.streams import Stream
 
 SHARED_FROM = 32 * KIB
-"""Smaller tensors go through the socket even where there is shared memory."""
+"""Messages with fewer bytes of tensors go through the socket even where there is shared memory."""
 _PREFIX_BYTES = PREFIX.size
 _BUFFER = 64 * KIB
 _DIRECT_FROM = 16 * KIB
@@ -153,20 +153,20 @@ class Channel:
         return header, len(frame)
 
     def _place(self, arrays: Sequence[Array]) -> tuple[list[int], int | None]:
-        """Copy large arrays into the segment; the offset of each array, and the segment if it is new."""
+        """Copy arrays into the segment if they are worth it; the offset of each array, and the segment if it is new."""
         offsets = [INLINE] * len(arrays)
         if not self.shares_memory:
             return offsets, None
         if len(arrays) == 1 and arrays[0] is self._lent:
             self._lent = None
             return [0], self._announced()
+        if sum(array.nbytes for array in arrays) < SHARED_FROM:
+            return offsets, None
         end = 0
         for index, array in enumerate(arrays):
-            if array.nbytes >= SHARED_FROM:
+            if array.nbytes:
                 offsets[index] = end
                 end = align(end + array.nbytes)
-        if end == 0:
-            return offsets, None
         try:
             self._reserve(end)
         except LimitExceeded:
