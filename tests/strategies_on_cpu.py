@@ -1,11 +1,9 @@
 """Strategies for hardware that is not here, on virtual CPU devices."""
 
 from stratagem.strategies import Strategy
-from stratagem.strategies.engines import MirroredEngine
-from stratagem.strategies.tpu import tpu_replicas
-from stratagem.strategies.workers import Alone
+from stratagem.strategies.tpu import tpu_parts
 
 
 def tpu_strategy() -> Strategy:
     """What `TPUStrategy` is made of, on the CPU."""
-    return Strategy(MirroredEngine(tpu_replicas("cpu")), Alone())
+    return Strategy(*tpu_parts("cpu"))

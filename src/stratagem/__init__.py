@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from stratagem.errors import VariableMismatch as VariableMismatch
     from stratagem.errors import VariableNotFound as VariableNotFound
     from stratagem.errors import WorkerLost as WorkerLost
-    from stratagem.runtime import TLS as TLS
     from stratagem.parameters.rules import Async as Async
     from stratagem.parameters.rules import BoundedStaleness as BoundedStaleness
     from stratagem.parameters.rules import Sync as Sync
+    from stratagem.runtime import TLS as TLS
     from stratagem.runtime import RemoteFunction as RemoteFunction
     from stratagem.runtime import RemoteVariable as RemoteVariable
     from stratagem.runtime import Server as Server

@@ -3,13 +3,13 @@
 A map, from the outside in:
 
     group, options             what a strategy uses
-    exchange                   carrying out rounds: sending parts, answering those that come
-    bonds, meeting, callers    meeting, watching each other, telling of failures, leaving
+    exchange, lines            operations as swaps of messages, and the connections for them
+    bonds, meeting             meeting, watching each other, telling of failures, leaving
     members                    who they are, and how to call them
-    ledger, rounds, tickets    deciding: who is where, whose part has come, what differs
+    ledger, tickets            deciding: who is where, and what differs
     failures                   why it cannot go on, in words
     layout, chunks, specs      what lies where, and who sums which part of it
-    packing, results, sums     the arrays themselves
+    packing, sums              the arrays themselves
     xla                        the same sums by XLA's own collectives
 """
 

@@ -1,12 +1,11 @@
 """What holds a group together: its workers meet, watch each other, tell of failures, and say when they leave."""
 
 import logging
+import os
 import threading
-import time
-from functools import partial
+import weakref
 from typing import Final, NoReturn
 
-from stratagem.collectives.callers import Callers
 from stratagem.collectives.failures import Failure, lost
 from stratagem.collectives.ledger import Ledger
 from stratagem.collectives.meeting import Introduction, meet
@@ -18,8 +17,8 @@ _log = logging.getLogger("stratagem")
 _TELLING_SECONDS: Final = 1.0
 """How long to try to tell another worker of a failure."""
 STATE: Final = "state"
-TAKEN, NOT_YET, DESCRIBE, FAILED = "taken", "not yet", "describe", "failed"
-"""How a call is answered: with what was asked for, come again, say what your arrays are, or it is all over."""
+WELL, NOT_YET, FAILED = "well", "not yet", "failed"
+"""How a watching call is answered: it is over and all is well, come again, or it is all over."""
 
 
 class Bonds:
@@ -31,20 +30,18 @@ class Bonds:
         ledger: This worker's book.
 
     Attributes:
-        callers: Threads to call the others with.
-        changed: Guards the book. Of interest to handlers: a round was begun, put together or ended, or the group
-            has come to an end.
-        over: Under the same lock. Of interest to the thread that runs operations: its round is over, or the
-            group has come to an end.
+        changed: Guards the book; told when somebody was met or connected, or the group has come to an end.
+        alarm: A descriptor that can be read once the group has come to an end.
     """
 
     def __init__(self, members: Members, registrar: Registrar, ledger: Ledger) -> None:
         self._members = members
         self._ledger = ledger
         self._registrar = registrar
-        lock = threading.Lock()
-        self.changed, self.over = threading.Condition(lock), threading.Condition(lock)
-        self.callers = Callers(members.others, f"stratagem-{members.name}")
+        self.changed = threading.Condition(threading.Lock())
+        self.alarm = os.eventfd(0)
+        # Not when the group is closed: a thread that still waits would then wait on whatever comes to have this number.
+        weakref.finalize(self, os.close, self.alarm)
         # Set once the others know of a failure: who raises at once and ends would seem to be the culprit.
         self._told = threading.Event()
         self._has_finished = self._was_raised = False
@@ -77,9 +74,9 @@ class Bonds:
                 self.changed.notify_all()
 
         for worker in self._members.others:
-            self.callers.submit(worker, partial(introduce, worker))
+            name = f"stratagem-{self._members.name}-meet-{worker}"
+            threading.Thread(target=introduce, args=(worker,), name=name, daemon=True).start()
         with self.changed:
-            # Also for one who came here by itself: a thread that went on trying would not be free to call it.
             while unmet and not problems and self._ledger.failure is None:
                 self.changed.wait()
             failure = self._ledger.failure
@@ -101,6 +98,11 @@ class Bonds:
     def has_ended(self) -> bool:
         """Whether nothing more can be done in this group."""
         return self._ledger.failure is not None or self._ledger.is_closed
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Whether nothing more can be done, now or within so many seconds."""
+        with self.changed:
+            return self.changed.wait_for(self.has_ended, seconds)
 
     # ------------------------------------------------------------ who is alive
 
@@ -130,7 +132,7 @@ class Bonds:
                 failure = lost(
                     self._members.tasks, self._members.index, "it closed its group before it had finished"
                 )
-        return Reply({STATE: TAKEN}) if failure is None else failed(failure)
+        return Reply({STATE: WELL}) if failure is None else Reply({STATE: FAILED, **failure.to_fields()})
 
     def _handle_meet(self, request: Request) -> Reply:
         fields = request.fields
@@ -165,8 +167,7 @@ class Bonds:
             if self.has_ended():
                 return
             self._ledger.failure = failure
-            self.changed.notify_all()
-            self.over.notify_all()
+            self._ring()
         self._part_from_all()
         threading.Thread(target=self._tell_all, args=(failure,), daemon=True).start()
 
@@ -197,26 +198,16 @@ class Bonds:
     # ----------------------------------------------------------------- leaving
 
     def leave(self) -> None:
-        """Tell the others that this worker has finished, and wait until they need nothing more from it."""
+        """Tell the others that this worker has finished. What they still need from it, it has sent already."""
         self._has_finished = True
-        goodbyes = {worker: threading.Event() for worker in self._members.others}
-
-        def part(worker: int) -> None:
-            end = time.monotonic() + self._members.options.timeout
-            words = {"worker": self._members.index, "after": self._ledger.completed}
-            is_over = False
-            while not is_over and time.monotonic() < end and self._ledger.failure is None:
-                try:
-                    is_over = bool(self._members.call(worker, "leave", words).fields.get("is_over", True))
-                except RemoteError as error:
-                    _log.debug("%s is gone already: %s", self._members.tasks[worker], error)
-                    is_over = True
-            goodbyes[worker].set()
-
+        words = {"worker": self._members.index, "after": self._ledger.completed}
         for worker in self._members.others:
-            self.callers.submit(worker, partial(part, worker))
-        for goodbye in goodbyes.values():
-            goodbye.wait(self._members.options.timeout)
+            if self._ledger.failure is not None:
+                return
+            try:
+                self._members.call(worker, "leave", words)
+            except RemoteError as error:
+                _log.debug("%s is gone already: %s", self._members.tasks[worker], error)
 
     def _handle_leave(self, request: Request) -> Reply:
         worker, after = self._other(request), request.fields.get("after")
@@ -224,23 +215,23 @@ class Bonds:
             raise ProtocolError(f"a farewell that is none: {request.fields!r:.200}")
         with self.changed:
             failure = self._ledger.leave(worker, after)
-            is_over = self.changed.wait_for(
-                lambda: self._ledger.completed >= after or self.has_ended(), self._members.interval
-            )
         if failure is not None:
             self.fail(failure)
         self._parted[worker].set()
-        return Reply({"is_over": is_over})
+        return Reply()
 
     def close(self) -> None:
         """Take part in nothing any more; those who still wait for this worker are told so."""
         with self.changed:
             self._ledger.is_closed = True
-            self.changed.notify_all()
-            self.over.notify_all()
+            self._ring()
         self._told.set()
         self._part_from_all()
-        self.callers.close()
+
+    def _ring(self) -> None:
+        """Wake everybody here who waits for something."""
+        self.changed.notify_all()
+        os.eventfd_write(self.alarm, 1)
 
     def _part_from_all(self) -> None:
         for parted in self._parted.values():
@@ -252,11 +243,6 @@ class Bonds:
         if not isinstance(worker, int) or worker not in self._parted:
             raise ProtocolError(f"a call of worker {worker!r:.40}, which is none of {self._members.others}")
         return worker
-
-
-def failed(failure: Failure) -> Reply:
-    """The answer to whoever calls after the end."""
-    return Reply({STATE: FAILED, **failure.to_fields()})
 
 
 def first_line(error: BaseException) -> str:

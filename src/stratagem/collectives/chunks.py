@@ -7,6 +7,11 @@ BLOCK: Final = 64
 """A cache line. Every element size divides it, so that no element is ever cut."""
 
 
+def aligned(offset: int) -> int:
+    """The first block's boundary from here on."""
+    return -(-offset // BLOCK) * BLOCK
+
+
 def cut(start: int, stop: int, parts: int) -> list[tuple[int, int]]:
     """Cut the bytes from `start` to `stop` into parts that differ by at most one block.
 

@@ -1,252 +1,202 @@
-"""Carries out rounds between the workers of a group: sends parts, answers those that come.
-
-In each round every worker sends a part to the owners, who answer with the outcome. A part waits at an owner until
-all have come, with a sign of life every second; so a call that stays unanswered is a worker lost.
-"""
+"""Operations of a group as swaps of messages: every worker sends one to every other, and receives one from each."""
 
 import logging
 import time
-from collections.abc import Sequence
-from functools import partial
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NoReturn
 
-import numpy as np
-
-from stratagem.collectives.bonds import DESCRIBE, FAILED, NOT_YET, STATE, TAKEN, Bonds, failed, first_line
-from stratagem.collectives.failures import Failure, lost
+from stratagem.collectives.bonds import Bonds, first_line
+from stratagem.collectives.failures import Failure, has_left, lost
 from stratagem.collectives.ledger import Ledger
+from stratagem.collectives.lines import Lines
 from stratagem.collectives.members import Members, Registrar
-from stratagem.collectives.rounds import Part, Round
-from stratagem.collectives.sums import sum_in_order
 from stratagem.collectives.tickets import Operation, Ticket
-from stratagem.errors import ProtocolError, RemoteError
-from stratagem.runtime.wire import Fields, Reply, Request
+from stratagem.errors import RemoteError
+from stratagem.runtime.wire import Reply, Request
+from stratagem.runtime.wire.arrays import Array
+from stratagem.runtime.wire.channels import Channel, Message
+from stratagem.runtime.wire.deadlines import Stall
 
 _log = logging.getLogger("stratagem")
 _LOG_EVERY: Final = 5.0
+_AT_ONCE: Final = 32 << 10
+"""So many bytes fit into any socket's buffer: to send them waits for nobody."""
+_WATCH_SECONDS, _QUICK_SECONDS = 0.0004, 0.0008
+"""How long to watch for a message before going to sleep, and how quick the last one must have been for that."""
+_SUBJECT: Final = "part"
+_SAME: Final = 4
+"""So many fields of a ticket must be the same on all workers."""
+
+Parcels = Callable[[int, Channel], Sequence[Array]]
+"""What to send to a worker, through this channel."""
+
+
+class Swapped:
+    """What came of a swap.
+
+    Attributes:
+        tensors: Every other worker's tensors; read-only, and good until this worker's next swap.
+        empty: The workers that add nothing.
+        all_done: Whether the data of every worker have ended.
+    """
+
+    def __init__(self, own: Ticket, index: int) -> None:
+        self.tensors: dict[int, Sequence[Array]] = {}
+        self.empty = {index} if own.is_empty else set()
+        self.all_done = own.is_done
+
+    def put(self, worker: int, ticket: Ticket, tensors: Sequence[Array]) -> None:
+        """Another worker's message has come."""
+        self.tensors[worker] = tensors
+        self.all_done = self.all_done and ticket.is_done
+        if ticket.is_empty:
+            self.empty.add(worker)
 
 
 class Exchange:
-    """This worker's end of every round.
+    """This worker's end of every operation.
 
     Args:
         members: The workers.
         registrar: What answers the others' calls.
         ledger: This worker's book.
         bonds: This worker's ties to the others.
+        lines: The connections to them.
     """
 
-    def __init__(self, members: Members, registrar: Registrar, ledger: Ledger, bonds: Bonds) -> None:
+    def __init__(
+        self, members: Members, registrar: Registrar, ledger: Ledger, bonds: Bonds, lines: Lines
+    ) -> None:
         self._members = members
         self._ledger = ledger
         self._bonds = bonds
-        self._changed, self._over = bonds.changed, bonds.over
-        registrar.register(members.name_of("part"), self._handle_part)
+        self._lines = lines
+        self._is_quick = True
+        self._stall = Stall(members.options.timeout)
+        # In this order any two workers come to each other at the same time: nobody waits in a circle.
+        self._partners = sorted(members.others, key=lambda worker: (worker + members.index) % members.count)
+        registrar.register(members.name_of("describe"), self._handle_describe)
 
-    def run(
-        self,
-        operation: Operation,
-        owners: Sequence[int],
-        parts: Sequence[Part],
-        into: Sequence[Part] | None = None,
-        *,
-        is_empty: bool = False,
-        is_done: bool = False,
-    ) -> Round:
-        """Take part in one round.
-
-        Args:
-            operation: What all workers do in it.
-            owners: Those who put the parts together.
-            parts: For each worker, what it is sent if it is an owner; this worker's own is kept here.
-            into: For each owner, where its sums go.
-            is_empty: Send nothing, and do not look at `parts`.
-            is_done: Tell the others that this worker's data have ended.
+    @contextmanager
+    def operation(self, operation: Operation) -> Iterator[None]:
+        """One operation, which all workers must begin; its swaps go in the `with`.
 
         Raises:
             WorkerLost: A worker died, left, or did not answer in time.
             RemoteError: The workers do not do the same thing.
         """
-        index = self._members.index
         if self._bonds.has_ended():
             self._bonds.raise_failure()
-        with self._changed:
-            out = () if into is None else into[index]
-            begun = self._ledger.begin(
-                operation, parts[index], out, owners, is_empty=is_empty, is_done=is_done
-            )
-            self._changed.notify_all()
-        if isinstance(begun, Failure):
-            self._bonds.fail(begun)
-            self._bonds.raise_failure()
-        others = [owner for owner in owners if owner != index]
-        fields = begun.ticket.to_fields()
+        with self._bonds.changed:
+            failure = self._ledger.begin(operation)
+        if failure is not None:
+            self._fail(failure)
         try:
-            for position, owner in enumerate(others):
-                part = () if is_empty else parts[owner]
-                target = None if into is None else into[owner]
-                if position == len(others) - 1:
-                    self._send(begun, owner, fields, part, target)
-                else:
-                    self._bonds.callers.submit(owner, partial(self._send, begun, owner, fields, part, target))
-            self._wait_until_over(begun)
+            yield
         except BaseException as error:
-            why = f"it was interrupted in {begun.ticket.place} by {type(error).__name__}"
-            self._bonds.fail(lost(self._members.tasks, index, why))
+            why = f"it was interrupted in {self._ledger.place} by {type(error).__name__}"
+            self._bonds.fail(lost(self._members.tasks, self._members.index, why))
             raise
-        return begun
+        with self._bonds.changed:
+            self._ledger.complete()
 
-    def _wait_until_over(self, current: Round) -> None:
-        end = time.monotonic() + self._members.options.patience
-        with self._changed:
-            while not current.is_over and not self._bonds.has_ended():
-                if self._over.wait(self._members.interval):
-                    continue
-                # Still sending to a slow one, who then has all that it needs.
-                if current.is_combined and not current.missing:
-                    break
-                if time.monotonic() > end:
-                    break
-            missing = current.missing
-            if current.is_combined and not missing:
-                self._ledger.complete()
-                self._changed.notify_all()
-                return
-        if missing:
-            self._bonds.fail(self._impatient(missing[0], current))
+    def swap(self, parcels: Parcels, *, is_empty: bool = False, is_done: bool = False) -> Swapped:
+        """Send every other worker a message, and receive one from each."""
+        ticket = self._ledger.take_turn(is_empty, is_done)
+        swapped = Swapped(ticket, self._members.index)
+        later: dict[int, Sequence[Array]] = {}
+        for worker in self._members.others:
+            channel = self._lines.to(worker, ticket.turn)
+            tensors = parcels(worker, channel)
+            if channel.through_socket(tensors) > _AT_ONCE:
+                later[worker], tensors = tensors, ()
+            self._send(worker, channel, ticket._replace(has_more=worker in later), tensors)
+        expected = []
+        for worker in self._members.others:
+            told, message = self._receive_ticket(worker, ticket)
+            swapped.put(worker, told, message.tensors)
+            if told.has_more:
+                expected.append(worker)
+        if later or expected:
+            self._swap_more(ticket, later, expected, swapped)
+        return swapped
+
+    def _swap_more(
+        self, ticket: Ticket, later: dict[int, Sequence[Array]], expected: Sequence[int], swapped: Swapped
+    ) -> None:
+        """Send and receive what is too much to be sent before the other one reads: all are there by now."""
+        for worker in self._partners:
+            channel = self._lines.to(worker, ticket.turn)
+            is_first = self._members.index < worker
+            if is_first and worker in later:
+                self._send(worker, channel, ticket, later[worker])
+            if worker in expected:
+                swapped.tensors[worker] = self._receive(worker, channel).tensors
+            if not is_first and worker in later:
+                self._send(worker, channel, ticket, later[worker])
+
+    # ---------------------------------------------------------------- messages
+
+    def _send(self, worker: int, channel: Channel, ticket: Ticket, tensors: Sequence[Array]) -> None:
+        try:
+            channel.send(_SUBJECT, ticket.to_fields(), tensors, self._stall)
+        except RemoteError as error:
+            self._broken(worker, error)
+
+    def _receive(self, worker: int, channel: Channel) -> Message:
+        """A worker's next message, for as long as it is alive and has our patience."""
+        began = time.monotonic()
+        if self._is_quick:
+            channel.stream.watch(_WATCH_SECONDS)
+        tasks, patience = self._members.tasks, self._members.options.patience
+        while not channel.wait(min(_LOG_EVERY, patience), self._bonds.alarm):
+            waited = time.monotonic() - began
+            if self._bonds.has_ended():
+                self._bonds.raise_failure()
+            if waited >= patience:
+                why = f"it answers, but has not come to the end of {self._ledger.place} within {patience:g} s"
+                self._fail(lost(tasks, worker, why))
+            _log.warning(
+                "waiting for %s to come to %s (%.0f s so far)", tasks[worker], self._ledger.place, waited
+            )
+        self._is_quick = time.monotonic() - began < _QUICK_SECONDS
+        try:
+            return channel.receive(self._stall, self._stall, borrow=True)
+        except RemoteError as error:
+            self._broken(worker, error)
+
+    def _receive_ticket(self, worker: int, own: Ticket) -> tuple[Ticket, Message]:
+        """A worker's message of this swap."""
+        message = self._receive(worker, self._lines.to(worker, own.turn))
+        told = Ticket.from_fields(message.fields)
+        if told[:_SAME] != own[:_SAME]:
+            failure = self._ledger.compare(own, worker, told)
+            self._fail(self._difference(worker) if failure is None else failure)
+        return told, message
+
+    # ---------------------------------------------------------------- failures
+
+    def _fail(self, failure: Failure) -> NoReturn:
+        self._bonds.fail(failure)
         self._bonds.raise_failure()
 
-    def _send(self, current: Round, worker: int, fields: Fields, part: Part, into: Part | None) -> None:
-        """Bring a part to a worker, again and again until it is taken; failures become the group's."""
-        began = time.monotonic()
-        next_log = began + _LOG_EVERY
-        while True:
-            try:
-                response = self._members.call(worker, "part", fields, part, into=into)
-            except RemoteError as error:
-                self._bonds.fail(lost(self._members.tasks, worker, first_line(error)))
-                return
-            except Exception as error:  # noqa: BLE001  in a thread of its own, nobody else would hear of it
-                why = f"it could not send its part of {current.ticket.place}: {error!r}"
-                self._bonds.fail(lost(self._members.tasks, self._members.index, why))
-                return
-            answer = response.fields
-            state = answer.get(STATE)
-            if state == TAKEN:
-                with self._changed:
-                    if into is None:
-                        current.combined(response.tensors, answer["sizes"])
-                    current.answered(worker, bool(answer["all_done"]))
-                    if current.is_over:
-                        self._over.notify_all()
-                return
-            if state == FAILED:
-                self._bonds.fail(Failure.from_fields(answer))
-                return
-            if state == DESCRIBE:
-                fields = {**fields, "lines": list(current.operation.lines)}
-            if self._bonds.has_ended():
-                return
-            now = time.monotonic()
-            if now - began > self._members.options.patience:
-                self._bonds.fail(self._impatient(worker, current))
-                return
-            if now >= next_log and answer.get("begun", 0) < current.ticket.sequence:
-                next_log = now + _LOG_EVERY
-                _log.warning(
-                    "waiting for %s to begin %s (%.0f s so far)",
-                    self._members.tasks[worker],
-                    current.ticket.place,
-                    now - began,
-                )
+    def _broken(self, worker: int, error: RemoteError) -> NoReturn:
+        """The connection to a worker broke: it has left, or is lost."""
+        tasks = self._members.tasks
+        with self._bonds.changed:
+            after = self._ledger.left.get(worker)
+        if after is None:
+            self._fail(lost(tasks, worker, first_line(error)))
+        self._fail(has_left(tasks, worker, after, self._members.index, self._ledger.place))
 
-    def _impatient(self, worker: int, current: Round) -> Failure:
-        return lost(
-            self._members.tasks,
-            worker,
-            f"it answers, but has not come to the end of {current.ticket.place} within "
-            f"{self._members.options.patience:g} s",
-        )
+    def _difference(self, worker: int) -> Failure:
+        """Ask a worker what its arrays are, which are not this one's."""
+        try:
+            lines = self._members.call(worker, "describe", {}).fields["lines"]
+        except RemoteError as error:
+            return lost(self._members.tasks, worker, first_line(error))
+        return self._ledger.differ(worker, [str(line) for line in lines])
 
-    # ------------------------------------------------------- the others' parts
-
-    def _handle_part(self, request: Request) -> Reply:
-        ticket = Ticket.from_fields(request.fields)
-        end = time.monotonic() + min(self._members.interval, (request.timeout or 1.0) / 2)
-        with self._changed:
-            refusal = self._ledger.refusal(ticket)
-            if refusal is not None:
-                return failed(refusal)
-            while (admitted := self._ledger.failure or self._ledger.admit(ticket)) is None:
-                if not self._changed.wait(end - time.monotonic()):
-                    return self._not_yet(NOT_YET)
-            if isinstance(admitted, Round) and ticket.digest != admitted.ticket.digest:
-                lines = request.fields.get("lines")
-                if not isinstance(lines, list):
-                    return self._not_yet(DESCRIBE)
-                admitted = self._ledger.compare(admitted, ticket, [str(line) for line in lines])
-            if isinstance(admitted, Round):
-                _check_part(request, ticket, admitted)
-                is_last = admitted.put(ticket, request.tensors)
-        if isinstance(admitted, Failure):
-            if not self._ledger.is_closed:
-                self._bonds.fail(admitted)
-            return failed(admitted)
-        if is_last:
-            self._combine(admitted)
-        elif (sign := self._await_outcome(admitted, ticket, end)) is not None:
-            return sign
-        answer = {STATE: TAKEN, "all_done": admitted.all_done, "sizes": admitted.sizes}
-        # Woken any sooner, the thread that waits for the end of the round would take the interpreter's lock and a
-        # processor away from the one that is still sending, and so keep another worker waiting.
-        return Reply(answer, admitted.outcome, after=partial(self._sent, admitted))
-
-    def _sent(self, current: Round) -> None:
-        with self._changed:
-            current.sent()
-            if current.is_over:
-                self._over.notify_all()
-
-    def _not_yet(self, state: str) -> Reply:
-        return Reply({STATE: state, "begun": self._ledger.begun})
-
-    def _combine(self, current: Round) -> None:
-        """Put all parts of a round together; only the thread that brought the last one comes here."""
-        parts, sizes = current.parts(), []
-        outcome = current.outcome
-        if current.operation.sums:
-            for index, out in enumerate(outcome):
-                sum_in_order([part[index] for part in parts], out)
-        else:
-            outcome = [np.array(array) for part in parts for array in part]
-            sizes = [len(part) for part in parts]
-        with self._changed:
-            current.combined(outcome, sizes)
-            self._changed.notify_all()
-
-    def _await_outcome(self, current: Round, ticket: Ticket, end: float) -> Reply | None:
-        """Wait for the other parts; a sign of life, or of the end, if they do not come.
-
-        The part is a view of the caller's memory, which is given back with the answer.
-        """
-        with self._changed:
-            while not current.is_combined:
-                if self._ledger.failure is not None:
-                    return failed(self._ledger.failure)
-                is_late = not self._changed.wait(max(0.0, end - time.monotonic()))
-                if is_late and not current.is_combined:
-                    if current.withdraw(ticket.worker):
-                        return self._not_yet(NOT_YET)
-                    end = time.monotonic() + self._members.interval  # they are being put together
-        return None
-
-
-def _check_part(request: Request, ticket: Ticket, current: Round) -> None:
-    """The digests agree, so a part that does not fit comes from a caller that cannot be trusted to count."""
-    if not current.is_owner:
-        raise ProtocolError(f"a part for {current.ticket.place}, of which this worker is no owner")
-    if not current.operation.sums or (ticket.is_empty and not request.tensors):
-        return
-    wanted = [(out.shape, out.dtype) for out in current.outcome]
-    if [(tensor.shape, tensor.dtype) for tensor in request.tensors] != wanted:
-        raise ProtocolError("a part that is not what its ticket says")
+    def _handle_describe(self, request: Request) -> Reply:
+        return Reply({"lines": list(self._ledger.operation.lines)})

@@ -1,22 +1,19 @@
-"""Where every array of an all-reduce lies in one stretch of bytes, and who sums which part of it when.
+"""Where every array of a sum lies in one stretch of bytes, and who sums which part of it when.
 
 Pure, and computed by every worker for itself: the same arrays give the same layout everywhere.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import numpy as np
-
-from stratagem.collectives.chunks import BLOCK, cut, strides
+from stratagem.collectives.chunks import aligned, cut, strides
 from stratagem.collectives.specs import ArraySpec, sum_dtype
 
-DIRECT_FROM: Final = 128 << 10
-"""Arrays of so many bytes are sent from where they are; to copy them into a pack first would cost more."""
 SHARE: Final = 4 << 20
-"""Bytes that one worker sums at a time: fewer are not worth sharing out, and more would leave the caches."""
+"""Bytes that one worker sums at a time: more would leave the caches."""
+WHOLE_UP_TO: Final = 64 << 10
+"""So few bytes go from everybody to everybody at once: to wait a second time would cost more than to sum them."""
 
 
 def packs(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
@@ -39,54 +36,47 @@ def packs(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
     return found
 
 
-class Region(NamedTuple):
-    """A run of the layout with one dtype, which is one flat array to those who fill, send and sum it.
+class Piece(NamedTuple):
+    """A run of elements of one array, and where it lies in its chunk.
 
     Attributes:
-        arrays: Which arrays lie in it, by index.
-        offsets: Where each of them begins, in elements from the region's start.
-        start: Its first byte in the layout, on a block.
-        size: Its length in elements.
-        is_direct: Whether it is a single array that needs no packing.
+        array: Which array.
+        start: Its first element, in the flat array.
+        stop: The element after its last.
+        offset: Its first byte in the chunk.
+        nbytes: How many bytes it has.
     """
 
-    dtype: np.dtype[Any]
-    arrays: tuple[int, ...]
-    offsets: tuple[int, ...]
-    start: int
-    size: int
-    is_direct: bool
-
-    @property
-    def stop(self) -> int:
-        """The byte after its last."""
-        return self.start + self.size * self.dtype.itemsize
-
-
-class Piece(NamedTuple):
-    """A part of a region, in elements from the region's start."""
-
-    region: int
+    array: int
     start: int
     stop: int
+    offset: int
+    nbytes: int
+
+
+class Chunk(NamedTuple):
+    """A part of the stretch, which goes through a connection as one."""
+
+    nbytes: int
+    pieces: tuple[Piece, ...]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """All arrays of one all-reduce in one stretch of bytes, each on a 64-byte boundary.
+    """All arrays of one sum in one stretch of bytes, each on a 64-byte boundary.
 
     Attributes:
         specs: The arrays.
-        regions: What is filled and sent as one, pack by pack.
-        rounds: What goes round at once: for each round, the pieces that each worker sums. Those who sum
-            something are the first ones, as many as there are shares; the others have nothing but to send.
-        nbytes: Length of the stretch.
+        whole: All of it as one chunk.
+        rounds: What goes round at once: for each round, the chunk that each worker sums for all.
+        goes_whole: Whether everybody sends everything to everybody instead, and each sums for itself. Between two
+            workers that is fewer bytes, and one wait instead of two.
     """
 
     specs: tuple[ArraySpec, ...]
-    regions: tuple[Region, ...]
-    rounds: tuple[tuple[tuple[Piece, ...], ...], ...]
-    nbytes: int
+    whole: Chunk
+    rounds: tuple[tuple[Chunk, ...], ...]
+    goes_whole: bool
 
     @classmethod
     def plan(
@@ -103,70 +93,29 @@ class Layout:
         """
         for spec in specs:
             sum_dtype(spec.dtype)
-        regions: list[Region] = []
-        rounds: list[tuple[tuple[Piece, ...], ...]] = []
+        found = packs([spec.nbytes for spec in specs], bytes_per_pack)
+        places: list[int] = []
+        rounds: list[tuple[Chunk, ...]] = []
         end = 0
-        for pack in packs([spec.nbytes for spec in specs], bytes_per_pack):
-            first, start = len(regions), end
-            regions += _regions(specs, pack, start)
-            end = _aligned(regions[-1].stop) if len(regions) > first else start
-            stop = regions[-1].stop if len(regions) > first else start
-            for low, high in strides(start, stop, workers * share):
-                owners = max(1, min(workers, -(-(high - low) // share)))
-                owned = [_pieces(regions, first, *chunk) for chunk in cut(low, high, owners)]
-                rounds.append((*owned, *[()] * (workers - owners)))
-        return cls(tuple(specs), tuple(regions), tuple(rounds), end)
-
-    @cached_property
-    def owners(self) -> tuple[tuple[int, ...], ...]:
-        """Who sums something in each round; the first worker, if there is nothing to sum."""
-        return tuple(
-            tuple(worker for worker, owned in enumerate(pieces) if owned) or (0,) for pieces in self.rounds
-        )
-
-    @cached_property
-    def places(self) -> tuple[tuple[int, int], ...]:
-        """The first byte of every array in the layout, and the one after its last."""
-        found = {
-            array: region.start + offset * region.dtype.itemsize
-            for region in self.regions
-            for array, offset in zip(region.arrays, region.offsets, strict=True)
-        }
-        return tuple((found[index], found[index] + spec.nbytes) for index, spec in enumerate(self.specs))
+        for pack in found:
+            start = end
+            for index in pack:
+                places.append(end)
+                end = aligned(end + specs[index].nbytes)
+            for low, high in strides(start, end, workers * share):
+                rounds.append(tuple(_chunk(specs, places, *part) for part in cut(low, high, workers)))
+        goes_whole = len(found) == 1 and (workers == 2 or end <= WHOLE_UP_TO)
+        return cls(tuple(specs), _chunk(specs, places, 0, end), tuple(rounds), goes_whole)
 
 
-def _regions(specs: Sequence[ArraySpec], pack: Sequence[int], start: int) -> list[Region]:
-    """The regions of one pack: each large array its own, small ones together by dtype, after those."""
-    regions: list[Region] = []
-    small: dict[np.dtype[Any], list[int]] = {}
-    for index in pack:
-        spec = specs[index]
-        if spec.nbytes >= DIRECT_FROM:
-            regions.append(Region(spec.dtype, (index,), (0,), start, spec.size, True))
-            start = _aligned(regions[-1].stop)
-        else:
-            small.setdefault(spec.dtype, []).append(index)
-    for dtype, arrays in small.items():
-        offsets, size = [], 0
-        for index in arrays:
-            offsets.append(_aligned(size * dtype.itemsize) // dtype.itemsize)
-            size = offsets[-1] + specs[index].size
-        regions.append(Region(dtype, tuple(arrays), tuple(offsets), start, size, False))
-        start = _aligned(regions[-1].stop)
-    return regions
-
-
-def _pieces(regions: Sequence[Region], first: int, start: int, stop: int) -> tuple[Piece, ...]:
-    """The pieces of regions, from the given one on, that lie between two bytes."""
-    found = []
-    for index in range(first, len(regions)):
-        region = regions[index]
-        low, high = max(start, region.start), min(stop, region.stop)
+def _chunk(specs: Sequence[ArraySpec], places: Sequence[int], start: int, stop: int) -> Chunk:
+    """What lies between two bytes of the stretch."""
+    pieces = []
+    for index, place in enumerate(places):
+        width = specs[index].dtype.itemsize
+        low, high = max(start, place), min(stop, place + specs[index].nbytes)
         if low < high:
-            width = region.dtype.itemsize
-            found.append(Piece(index, (low - region.start) // width, (high - region.start) // width))
-    return tuple(found)
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // BLOCK) * BLOCK
+            pieces.append(
+                Piece(index, (low - place) // width, (high - place) // width, low - start, high - low)
+            )
+    return Chunk(stop - start, tuple(pieces))

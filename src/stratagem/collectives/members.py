@@ -7,10 +7,6 @@ from typing import Any, Protocol
 from stratagem.collectives.options import GroupOptions
 from stratagem.errors import StrategyError
 from stratagem.runtime.wire import Handler, Peer, Response
-from stratagem.runtime.wire.arrays import Array
-
-SLOWEST_BYTES_PER_SECOND = 10e6
-"""A call with tensors may take a second longer for each so many bytes."""
 
 
 class Registrar(Protocol):
@@ -77,14 +73,9 @@ class Members:
         worker: int,
         call: str,
         fields: Mapping[str, Any],
-        tensors: Sequence[Array] = (),
         *,
-        into: Sequence[Array] | None = None,
         timeout: float | None = None,
     ) -> Response:
         """Call another worker, which must be up."""
-        if timeout is None:
-            nbytes = sum([tensor.nbytes for tensor in tensors])
-            timeout = self.options.timeout + nbytes / SLOWEST_BYTES_PER_SECOND
-        peer = self.peers[self.tasks[worker]]
-        return peer.call(self.name_of(call), fields, tensors, timeout=timeout, into=into, wait=False)
+        seconds = self.options.timeout if timeout is None else timeout
+        return self.peers[self.tasks[worker]].call(self.name_of(call), fields, timeout=seconds, wait=False)

@@ -1,53 +1,51 @@
-"""Arrays of a layout brought into the form in which they are sent: small ones copied together."""
+"""Arrays written into the bytes of a chunk, and chunks seen as arrays again."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from stratagem.collectives.layout import Layout, Piece
+from stratagem.collectives.layout import Chunk
+from stratagem.collectives.specs import ArraySpec
+from stratagem.errors import ProtocolError
 from stratagem.runtime.wire import empty_aligned
 from stratagem.runtime.wire.arrays import Array
 
 
-class Packing:
-    """The buffers that small arrays are packed into, made once for a layout and filled for every all-reduce.
-
-    Copied one by one with NumPy: joined inside a compiled step, XLA would fuse what computes them into the
-    joining, which makes a step many times slower on CPU.
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        self._direct: list[tuple[int, int]] = []
-        self._packed: list[tuple[Array, int]] = []
-        self._buffers: list[Array] = []
-        for number, region in enumerate(layout.regions):
-            buffer = _zeros(region.dtype, 0 if region.is_direct else region.size)
-            self._buffers.append(buffer)
-            if region.is_direct:
-                self._direct.append((number, region.arrays[0]))
-                continue
-            for index, offset in zip(region.arrays, region.offsets, strict=True):
-                spec = layout.specs[index]
-                self._packed.append((buffer[offset : offset + spec.size].reshape(spec.shape), index))
-
-    def fill(self, arrays: Sequence[Array]) -> list[Array]:
-        """A flat array for every region; it holds good until the next call, and while `arrays` do not change."""
-        for target, index in self._packed:
-            np.copyto(target, arrays[index])
-        filled = list(self._buffers)
-        for number, index in self._direct:
-            filled[number] = arrays[index].reshape(-1)
-        return filled
+def pieces_in(room: Array, chunk: Chunk, specs: Sequence[ArraySpec]) -> list[Array]:
+    """The pieces of a chunk as flat arrays that lie in these bytes."""
+    return [
+        room[piece.offset : piece.offset + piece.nbytes].view(specs[piece.array].dtype)
+        for piece in chunk.pieces
+    ]
 
 
-def pieces_of(filled: Sequence[Array], pieces: Sequence[Piece]) -> list[Array]:
-    """Pieces of flat arrays, one for every region, as views."""
-    return [filled[region][start:stop] for region, start, stop in pieces]
+def arrays_in(room: Array, whole: Chunk, specs: Sequence[ArraySpec]) -> list[Array]:
+    """All arrays of a layout, in their shapes, as they lie in these bytes."""
+    found: list[Array | None] = [None] * len(specs)
+    for piece, flat in zip(whole.pieces, pieces_in(room, whole, specs), strict=True):
+        found[piece.array] = flat.reshape(specs[piece.array].shape)
+    # Those without an element have no place.
+    return [
+        np.empty(spec.shape, spec.dtype) if array is None else array
+        for spec, array in zip(specs, found, strict=True)
+    ]
 
 
-def _zeros(dtype: np.dtype[Any], size: int) -> Array:
-    # The gaps between arrays are sent and summed along: they must hold numbers.
-    buffer = empty_aligned(dtype, (size,), size * dtype.itemsize)
-    buffer.fill(0)
-    return buffer
+def write(room: Array, chunk: Chunk, flats: Sequence[Array], specs: Sequence[ArraySpec]) -> Array:
+    """Copy what a chunk holds of these flat arrays into its bytes."""
+    for piece, target in zip(chunk.pieces, pieces_in(room, chunk, specs), strict=True):
+        np.copyto(target, flats[piece.array][piece.start : piece.stop])
+    return room
+
+
+def received(tensors: Sequence[Array], chunk: Chunk) -> Array:
+    """The bytes of a chunk that another worker has sent."""
+    if len(tensors) != 1 or tensors[0].dtype != np.uint8 or tensors[0].shape != (chunk.nbytes,):
+        told = [f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors]
+        raise ProtocolError(f"a part of {chunk.nbytes} bytes was announced, and {told} came")
+    return tensors[0]
+
+
+def new_room(chunk: Chunk) -> Array:
+    """Memory for a chunk."""
+    return empty_aligned(np.dtype(np.uint8), (chunk.nbytes,), chunk.nbytes)

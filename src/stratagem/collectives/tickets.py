@@ -1,4 +1,4 @@
-"""What a worker says with every call of an operation: who it is, where it stands, and what it is doing."""
+"""What a worker says with every message of an operation: where it stands, and what it is doing."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from stratagem.errors import ProtocolError
 from stratagem.runtime.wire import Fields
 
 _DIGEST_BYTES = 16
-_TYPES = [int, int, str, int, str, bytes, bool, bool]
+_TYPES = [int, int, str, bytes, bool, bool, bool]
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,10 @@ class Operation:
     Attributes:
         name: `all_reduce`, `all_gather`, `broadcast` or `barrier`.
         lines: What it is done to, in words: compared only by digest until they are found to differ.
-        sums: Whether parts are added up, rather than put side by side.
     """
 
     name: str
     lines: tuple[str, ...] = ()
-    sums: bool = False
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -32,38 +30,36 @@ class Operation:
 
 
 class Ticket(NamedTuple):
-    """A worker's place in one round of an operation.
+    """A worker's place in one swap of messages.
 
     Attributes:
-        worker: Its index.
-        generation: How often the job has been restarted, as it knows.
-        token: Of this very start of the worker.
-        sequence: How many rounds it has begun, this one included.
+        sequence: How many operations it has begun, this one included.
+        turn: How many swaps it has begun, this one included: an operation is one or several.
         name: The operation's name.
         digest: The operation's digest.
         is_empty: Whether the worker adds nothing.
         is_done: Whether its data have ended.
+        has_more: Whether its tensors come in a further message, once the other has said that it is there.
     """
 
-    worker: int
-    generation: int
-    token: str
     sequence: int
+    turn: int
     name: str
     digest: bytes
     is_empty: bool = False
     is_done: bool = False
+    has_more: bool = False
 
     @classmethod
     def from_fields(cls, fields: Fields) -> "Ticket":
-        """The ticket that came with a call.
+        """The ticket that came with a message.
 
         Raises:
             ProtocolError: There is none.
         """
         values = fields.get("ticket")
         if not isinstance(values, list) or [type(value) for value in values] != _TYPES:
-            raise ProtocolError(f"a call without a worker's ticket: {values!r:.200}")
+            raise ProtocolError(f"a message without a worker's ticket: {values!r:.200}")
         return cls(*values)
 
     def to_fields(self) -> Fields:

@@ -15,55 +15,49 @@ class Gathering:
     """One such meeting.
 
     Attributes:
-        number: Which one it is.
         what: What it is about; all must mean the same.
         parts: Who has brought what.
-        is_complete: Whether all have.
+        keys: By what each calls its part, so that one brought twice is known.
+        is_complete: Whether all have brought theirs.
     """
 
-    number: int
     what: str
     parts: dict[int, Any] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)
     is_complete: bool = False
 
 
 class Gatherings:
-    """Meetings one after the other. Whoever has left, or comes anew, is no longer waited for, or is from then on."""
+    """Meetings one after the other. Whoever has left is no longer waited for; whoever comes anew is from then on."""
 
     def __init__(self) -> None:
-        self._number = 0
-        self._current: Gathering | None = None
-        self._last: Gathering | None = None
+        self._current = Gathering("")
+        self._last = Gathering("")
 
-    def bring(self, worker: int, what: str, part: Any, expected: Set[int]) -> Gathering:
-        """A worker brings its part.
+    def bring(self, worker: int, key: str, what: str, part: Any, expected: Set[int]) -> Gathering:
+        """A worker brings its part, perhaps again, not having got the answer.
 
         Raises:
             StrategyError: The others meet about something else.
         """
+        for meeting in (self._last, self._current):
+            if meeting.keys.get(worker) == key:
+                return meeting
         current = self._current
-        if current is None:
-            self._number += 1
-            current = self._current = Gathering(self._number, what)
+        if not current.parts:
+            current.what = what
         if current.what != what:
             others = ", ".join(map(str, sorted(current.parts)))
             raise StrategyError(
                 f"worker {worker} is at {what!r} while worker {others} is at {current.what!r}: all workers must "
                 "call reduce, gather and distribute in the same order"
             )
-        current.parts[worker] = part
+        current.parts[worker], current.keys[worker] = part, key
         self.look(expected)
         return current
 
-    def find(self, number: int) -> Gathering | None:
-        """A meeting that a worker has brought its part to before."""
-        for each in (self._current, self._last):
-            if each is not None and each.number == number:
-                return each
-        return None
-
     def look(self, expected: Set[int]) -> None:
         """Others are expected now: perhaps all are here."""
-        if self._current is not None and self._current.parts and expected <= self._current.parts.keys():
+        if self._current.parts and expected <= self._current.parts.keys():
             self._current.is_complete = True
-            self._last, self._current = self._current, None
+            self._last, self._current = self._current, Gathering("")

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from stratagem.errors import DeadlineExceeded, TaskLost, TaskUnreachable
+from stratagem.errors import DeadlineExceeded, StratagemError, TaskLost, TaskUnreachable
 from stratagem.parameters import protocol
 from stratagem.parameters.machines import Push
 from stratagem.parameters.planning import ModelPlan, Pieces
@@ -87,6 +87,12 @@ class Link:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="stratagem-link") if count > 1 else None
         self._buffers = [[Buffers(_BUFFERS) for _ in config.leaves] for config in plan.configs]
         self._next_log = 0.0
+        self._gathers = 0
+        # Of one thread at a time: the user's, and the one that tells a restarted leader that this worker pauses.
+        self._turn = threading.RLock()
+        self._is_paused = False
+        self._pulled_epoch = ""
+        server.when_leader_restarts(self._tell_again)
 
     @property
     def name(self) -> str:
@@ -214,6 +220,21 @@ class Link:
             metrics: To be averaged over the pushes of one update.
             base: The step of the parameters that they were computed on.
         """
+        with self._turn:
+            self._is_paused = False
+            if self._pulled_epoch != self._epoch:  # the servers have gone back since
+                pulled = self.pull()
+                return Outcome(VOID, pulled.step, pulled.leaves)
+            return self._push(rows, gradients, commons, metrics, base)
+
+    def _push(
+        self,
+        rows: int,
+        gradients: Pieces,
+        commons: Sequence[Array],
+        metrics: dict[str, float] | None,
+        base: int | None,
+    ) -> Outcome:
         self._sequence += 1
         base = self.step if base is None else base
         push = Push(self._worker, self._server.incarnation, self._sequence, base, rows)
@@ -267,6 +288,7 @@ class Link:
         if first is None:
             raise RolledBack("server 0 said nothing, which has to do with everything")
         kind = first.fields.get("kind", "pulled")
+        self._pulled_epoch = self._epoch
         self.step = first.fields["step"]
         if kind == "dropped":
             self.dropped += 1
@@ -316,19 +338,34 @@ class Link:
 
     def pause(self) -> None:
         """Tell the servers that this worker's data have ended for now."""
-        self._persistent(lambda: self._call(0, protocol.PAUSE, {"model": self.name, "worker": self._worker}))
+        with self._turn:
+            self._is_paused = True
+            self._persistent(
+                lambda: self._call(0, protocol.PAUSE, {"model": self.name, "worker": self._worker})
+            )
+
+    def _tell_again(self) -> None:
+        """A leader that was started again does not know that this worker pauses, and would wait for it."""
+        try:
+            with self._turn:
+                if self._is_paused:
+                    self.connect("server 0 was started again")
+                    self.pause()
+        except (StratagemError, SystemExit) as error:
+            _log.info("%s could not tell that it pauses: %s", self._server.task, error)
 
     def gather(self, what: str, array: Array) -> list[Array]:
         """The arrays of all workers, in their order; every worker has to come to this."""
+        self._gathers += 1
+        key = f"{self._server.incarnation} {self._gathers}"
 
         def act() -> list[Array]:
-            fields = {"model": self.name, "worker": self._worker, "what": what, "number": 0}
+            fields = {"model": self.name, "worker": self._worker, "what": what, "key": key}
             began = time.monotonic()
             while True:
-                answer = self._call(0, protocol.GATHER, fields, () if fields["number"] else [array])
+                answer = self._call(0, protocol.GATHER, fields, [array])
                 if answer.fields[STATE] == OK:
                     return answer.tensors
-                fields["number"] = answer.fields["number"]
                 waiting = ", ".join(answer.fields["waiting"])
                 self._say_waiting(f"for {waiting} to come to {what}", time.monotonic() - began)
 
@@ -362,11 +399,12 @@ class Link:
 
     def _persistent(self, act: Callable[[], T]) -> T:
         """Do something, again after every loss of the servers."""
-        while True:
-            try:
-                return act()
-            except _GONE as error:
-                self.connect(_first_line(error))
+        with self._turn:
+            while True:
+                try:
+                    return act()
+                except _GONE as error:
+                    self.connect(_first_line(error))
 
     def _everywhere(self, act: Callable[[int], T]) -> list[T]:
         if self._threads is None:

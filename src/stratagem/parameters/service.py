@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from stratagem.errors import ProtocolError
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import APPLIED, COUNTED
@@ -92,6 +91,9 @@ class ParameterService:
                 if config.server == 0:
                     leader = Leader(known, self._server.peers, self._server.incarnation)
                     known.lead = self._leaders[config.name] = leader
+                    for number, task in enumerate(config.workers):
+                        if self._server.has_finished(task):  # before this server was started again
+                            leader.leave(number, "finished")
                     self._start_ticking()
                 else:
                     known.lead = Follower(known, self._server.peers)
@@ -169,19 +171,15 @@ class ParameterService:
         leader, fields = self._leader(request), request.fields
         end = _end(request)
         with leader.changed:
-            if fields["number"]:
-                meeting = leader.gatherings.find(fields["number"])
-                if meeting is None:
-                    raise ProtocolError(f"there is no gathering {fields['number']}")
-            else:
-                part = request.take(0)
-                meeting = leader.gatherings.bring(fields["worker"], fields["what"], part, leader.expected)
+            meeting = leader.gatherings.bring(
+                fields["worker"], fields["key"], fields["what"], request.take(0), leader.expected
+            )
             leader.changed.notify_all()
             while not meeting.is_complete and leader.changed.wait(max(0.0, end - time.monotonic())):
                 pass
             if not meeting.is_complete:
                 missing = sorted(leader.expected - meeting.parts.keys())
-                return Reply({STATE: PENDING, "number": meeting.number, "waiting": leader.names(missing)})
+                return Reply({STATE: PENDING, "waiting": leader.names(missing)})
             return Reply({STATE: OK}, [meeting.parts[worker] for worker in sorted(meeting.parts)])
 
     # Training.

@@ -82,6 +82,7 @@ class Server:
         self._stopping = threading.Event()
         self._descriptions: dict[str, Callable[[], object]] = {}
         self._when_finished: list[Callable[[str], None]] = []
+        self._when_leader_restarts: list[Callable[[], None]] = []
         self._when_closed: list[Callable[[], None]] = []
         address = Address.parse(spec.task_address(job, index))
         self._listener = Listener(_socket_at(address), credentials=credentials, insecure=insecure)
@@ -131,6 +132,10 @@ class Server:
     def when_finished(self, call: Callable[[str], None]) -> None:
         """Call a function with the name of every worker that finishes, or is given up, from now on."""
         self._when_finished.append(call)
+
+    def when_leader_restarts(self, call: Callable[[], None]) -> None:
+        """Call a function, in a thread of its own, when the task that hears all heartbeats was started again."""
+        self._when_leader_restarts.append(call)
 
     def when_closed(self, call: Callable[[], None]) -> None:
         """Call a function when this server stops."""
@@ -253,6 +258,7 @@ class Server:
 
     def _beat(self) -> None:
         leader = _leader(self.peers.tasks)
+        known: object = None
         while not self._stopping.is_set():
             self._roster.heard(self.task, self.incarnation, time.monotonic())
             if leader != self.task:
@@ -266,6 +272,10 @@ class Server:
                         "heartbeat", words, timeout=HEARTBEAT_SECONDS, wait=False
                     )
                     self._learn(answer.fields["finished"])
+                    known, before = self.peers[leader].info.get("incarnation"), known
+                    if before not in (None, known):
+                        for call in self._when_leader_restarts:
+                            threading.Thread(target=call, name="stratagem-restart", daemon=True).start()
                 except StratagemError as error:
                     _log.debug("no heartbeat to %s: %s", leader, error)
             self._stopping.wait(HEARTBEAT_SECONDS)

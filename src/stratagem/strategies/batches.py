@@ -1,11 +1,19 @@
-"""Batches put on the devices one step ahead of the training that uses them."""
+"""What every way of dealing batches out does with them: skips empty ones, tells them apart, places them ahead."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.rows import count_rows
+
+HOW_TO_SHARE = (
+    "distribute() shares out global batches, so every worker must pass the same ones in the same order (seed the "
+    "shuffling, or give each worker its own with distribute_from_function)"
+)
 
 
 class Batches:
@@ -24,10 +32,29 @@ class Batches:
 
 
 def placed_ahead(batches: Iterable[Any], replicas: Replicas) -> Iterator[Any]:
-    """The batches, each put on the devices while the one before it trains."""
+    """The batches, each put on the devices while the one before it trains; in host memory if they read that."""
+    if replicas.read_host_memory:
+        # None is drawn ahead: whoever makes them may use the memory of one for the next.
+        yield from batches
+        return
     ahead: list[Any] = []
     for batch in batches:
         ahead.append(replicas.place(batch) if jax.tree.leaves(batch) else batch)
         if len(ahead) > 1:
             yield ahead.pop(0)
     yield from ahead
+
+
+def with_rows(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches but those without a row: the mean over no rows is no number."""
+    return (batch for batch in batches if count_rows(batch) > 0)
+
+
+def digest(batch: Any) -> bytes:
+    """Tells batches apart."""
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(batch):
+        array = np.asarray(leaf)
+        found.update(f"{array.dtype}{array.shape}".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.digest()

@@ -2,19 +2,27 @@
 
 from collections.abc import Sequence
 
+import jax
+from jax.sharding import SingleDeviceSharding
+
 from stratagem.devices import find_device
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.engines import CentralEngine
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.workers import Alone
 
+_HOST_MEMORY = "pinned_host"
+
 
 class CentralStorageStrategy(Strategy):
     """Synchronous training where parameters and optimizer state do not fit, or are not wanted, on every device.
 
+    On accelerators the variables live in memory of the host that the first of them reads and writes by itself, and
+    it is that one which updates them; without accelerators they live on the first CPU device.
+
     Args:
         compute_devices: Names of the devices that compute; by default all accelerators, or all CPU devices.
-        parameter_device: Where the variables live: the host by default, or the only device.
+        parameter_device: Where the variables live and are updated: the host by default, or the only device.
     """
 
     def __init__(
@@ -22,7 +30,21 @@ class CentralStorageStrategy(Strategy):
     ) -> None:
         replicas = Replicas.named(compute_devices)
         if parameter_device is not None:
-            home = find_device(parameter_device).device
+            home = SingleDeviceSharding(find_device(parameter_device).device)
+        elif len(replicas) == 1:
+            home = SingleDeviceSharding(replicas.devices[0])
         else:
-            home = replicas.devices[0] if len(replicas) == 1 else find_device("/cpu:0").device
+            home = host_of(replicas.devices[0])
         super().__init__(CentralEngine(replicas, home), Alone())
+
+
+def host_of(device: jax.Device) -> SingleDeviceSharding:
+    """The host's memory, as a device uses it: directly, if it can, else through JAX's CPU."""
+    if reaches_host(device):
+        return SingleDeviceSharding(device, memory_kind=_HOST_MEMORY)
+    return SingleDeviceSharding(find_device("/cpu:0").device)
+
+
+def reaches_host(device: jax.Device) -> bool:
+    """Whether a device is an accelerator that reads and writes its host's memory by itself."""
+    return device.platform != "cpu" and _HOST_MEMORY in [each.kind for each in device.addressable_memories()]

@@ -65,33 +65,60 @@ class MirroredEngine:
 
 
 class CentralEngine:
-    """Variables once, on one device (the host's, as a rule); every device computes, one place updates."""
+    """Variables once; every device computes, one place updates.
 
-    def __init__(self, replicas: Replicas, home: jax.Device) -> None:
+    Args:
+        replicas: The devices that compute.
+        home: Where the variables live: a device, in its own memory or in its host's.
+    """
+
+    def __init__(self, replicas: Replicas, home: SingleDeviceSharding) -> None:
         self.replicas = replicas
-        self._device = home
-        self._home = SingleDeviceSharding(home)
+        self._home = home
+        (self._device,) = home.device_set
+        self._near = SingleDeviceSharding(self._device)
+        self._is_near = home.memory_kind == self._near.memory_kind
 
     def lay_out(self, state: TrainState) -> TrainState:
-        """Everything on the one device."""
+        """Everything at home."""
         laid_out: TrainState = jax.device_put(state, self._home)
         return laid_out
 
     def build(self, trainable: Trainable) -> Step:
         """Send the parameters out, bring the gradients home, update there."""
-        whole = self.replicas.whole
 
         def compute(state: TrainState, batch: Any) -> tuple[Arrays, Arrays, Metrics]:
             return forward_and_back(trainable, state, batch, state.rng)
 
-        computed = jax.jit(compute, out_shardings=whole)
-        updated = jax.jit(TrainState.updated, donate_argnums=0, out_shardings=self._home)
+        def update(state: TrainState, grads: Arrays, others: Arrays) -> TrainState:
+            # XLA computes in a device's own memory only.
+            fetched = state if self._is_near else jax.device_put(state, self._near)
+            return fetched.updated(grads, others)
+
+        computed = jax.jit(compute, out_shardings=self.replicas.whole)
+        updated = jax.jit(update, donate_argnums=0, out_shardings=self._home)
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             # The optimizer's state and the averages stay at home: nothing that computes needs them.
             sent = TrainState(state.flat_params, [], state.flat_state, None, state.step, state.recipe)
-            grads, others, metrics = computed(jax.device_put(sent, whole), batch)
+            grads, others, metrics = computed(self._send(sent), batch)
             grads, others = self.replicas.copy_on(self._device, (grads, others))
             return updated(state, grads, others), metrics
 
         return step
+
+    def _send(self, value: Any) -> Any:
+        """What is at home, whole on every device that computes."""
+        devices, whole = self.replicas.devices, self.replicas.whole
+        if not self._is_near or self._device not in devices or len(devices) == 1:
+            return jax.device_put(value, whole)
+        # The home device computes on the variables themselves: only the others get copies.
+        leaves, tree = jax.tree.flatten(value)
+        copies = [leaves if device == self._device else jax.device_put(leaves, device) for device in devices]
+        return jax.tree.unflatten(
+            tree,
+            [
+                jax.make_array_from_single_device_arrays(leaf.shape, whole, list(column))
+                for leaf, *column in zip(leaves, *copies, strict=True)
+            ],
+        )

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from stratagem.cluster import ClusterConfig, ClusterSpec
 from stratagem.collectives import Group, GroupOptions
-from stratagem.errors import RemoteError, StrategyError
 from stratagem.runtime import Server
-from stratagem.runtime.peers import task_name
+from stratagem.runtime.exits import at_normal_exit
+from stratagem.strategies.own_task import worker_tasks
 from stratagem.strategies.workers import Array
-
-_ANSWER_SECONDS = 2.0
 
 
 class GroupWorkers:
@@ -29,43 +29,23 @@ class GroupWorkers:
         self.count = len(tasks)
         self.server = server
         self.group = Group(server, server.peers, tasks, self.index, options)
+        self._forget_exit = at_normal_exit(self.close)
 
     def are_on_one_host(self) -> bool:
-        """Whether every other worker is found to be on this host; calls each of them."""
+        """Whether every worker finds every other on its own host; calls each of them."""
         others = [self.server.peers[task] for task in self.group.tasks if task != self.server.task]
         for peer in others:
             peer.call("ping")
-        return all(peer.transport == "shared memory" for peer in others)
-
-    def unreachable(self) -> list[str]:
-        """The workers that do not answer now."""
-        lost = []
-        for task in self.group.tasks:
-            try:
-                self.server.peers[task].call("ping", timeout=_ANSWER_SECONDS, wait=False)
-            except RemoteError:
-                lost.append(task)
-        return lost
+        # All must come to the same answer, and nobody may be gone before the others have asked.
+        own = all(peer.transport == "shared memory" for peer in others)
+        return all(bool(each) for each in self.gather(np.asarray(own)))
 
     def gather(self, array: Array) -> Sequence[Array]:
         """The arrays of all workers, in their order."""
         return [own[0] for own in self.group.all_gather([array])]
 
     def close(self) -> None:
-        """Leave the others, having finished."""
+        """Leave the others, having finished. Also done when this process ends well."""
+        self._forget_exit()
         self.group.close()
         self.server.stop()
-
-
-def worker_tasks(config: ClusterConfig) -> list[str]:
-    """The names of the tasks that train, in the same order everywhere."""
-    tasks = [
-        task_name(job, index)
-        for job in ("chief", "worker")
-        if job in config.cluster.jobs
-        for index in config.cluster.task_indices(job)
-    ]
-    own = task_name(config.job_name, config.task_index)
-    if own not in tasks:
-        raise StrategyError(f"{own} does not train: a MultiWorkerMirroredStrategy is for {', '.join(tasks)}")
-    return tasks

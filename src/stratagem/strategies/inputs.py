@@ -1,13 +1,12 @@
 """Batches on their way to the devices: each worker's share of each, one step ahead of the training."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
 from stratagem.errors import DataError
+from stratagem.strategies.batches import HOW_TO_SHARE, digest, placed_ahead, with_rows
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.rows import count_rows, share_of, take_rows
 from stratagem.strategies.workers import Workers
@@ -30,33 +29,24 @@ class DistributedBatches:
         self._shares = shares
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches, each put on the devices while the one before it trains."""
+        """The batches, each put on the devices while the one before it trains; in host memory if they read that."""
         own = self._shared_out() if self._shares else self._until_all_have_ended()
-        ahead: list[Any] = []
-        for batch in own:
-            ahead.append(self._replicas.place(batch) if jax.tree.leaves(batch) else batch)
-            if len(ahead) > 1:
-                yield ahead.pop(0)
-        yield from ahead
-
-    def _with_rows(self) -> Iterator[Any]:
-        """The batches but those without a row: the mean over no rows is no number."""
-        return (batch for batch in self._batches if count_rows(batch) > 0)
+        return placed_ahead(own, self._replicas)
 
     def _shared_out(self) -> Iterator[Any]:
         """This worker's share of each global batch; it may be empty where there are more workers than rows."""
         index, count = self._workers.index, self._workers.count
-        for number, batch in enumerate(self._with_rows()):
+        for number, batch in enumerate(with_rows(self._batches)):
             if number == 0 and count > 1:
                 self._check_same(batch)
-            yield take_rows(batch, share_of(count_rows(batch), index, count))
+            yield batch if count == 1 else take_rows(batch, share_of(count_rows(batch), index, count))
 
     def _until_all_have_ended(self) -> Iterator[Any]:
         """This worker's own batches, then empty ones for as long as others still have some.
 
         All take part in every update: a worker that simply stopped would keep the others waiting.
         """
-        own = self._with_rows()
+        own = with_rows(self._batches)
         empty: Any = None
         while True:
             batch = next(own, None)
@@ -72,16 +62,9 @@ class DistributedBatches:
 
     def _check_same(self, batch: Any) -> None:
         """Raise unless all workers were given the same first batch."""
-        digest = hashlib.sha256()
-        for leaf in jax.tree.leaves(batch):
-            array = np.asarray(leaf)
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-        told = [each.tobytes() for each in self._workers.gather(np.frombuffer(digest.digest(), np.uint8))]
+        told = [each.tobytes() for each in self._workers.gather(np.frombuffer(digest(batch), np.uint8))]
         others = [str(worker) for worker, each in enumerate(told) if each != told[0]]
         if others:
             raise DataError(
-                f"the first batch of worker {', '.join(others)} is not that of worker 0: distribute() shares out global "
-                "batches, so every worker must pass the same ones in the same order (seed the shuffling, or give each "
-                "worker its own with distribute_from_function)"
+                f"the first batch of worker {', '.join(others)} is not that of worker 0: {HOW_TO_SHARE}"
             )

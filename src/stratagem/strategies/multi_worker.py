@@ -1,20 +1,20 @@
 """`MultiWorkerMirroredStrategy`: several processes, each with its devices, in step with each other."""
 
 import logging
-from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_cluster
+from stratagem.cluster import ClusterConfig
 from stratagem.collectives import GroupOptions
-from stratagem.devices import avoid_oversubscription, visible_gpus
+from stratagem.devices import visible_gpus
 from stratagem.environment import current
 from stratagem.errors import StrategyError
 from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.distributed import start_xla
 from stratagem.strategies.engines import Engine, MirroredEngine
-from stratagem.strategies.group_workers import GroupWorkers, worker_tasks
-from stratagem.strategies.multi_worker_engine import MultiWorkerEngine
+from stratagem.strategies.group_workers import GroupWorkers
+from stratagem.strategies.multi_worker_engine import MultiWorkerEngine, Reducer
+from stratagem.strategies.own_task import ClusterLike, own_config, share_host, worker_tasks
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.workers import Alone, Workers
 
@@ -27,14 +27,15 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     Each worker computes the gradients of its share of every global batch; their sums make the same update
     everywhere. The cluster comes from `cluster`, TF_CONFIG or the launcher; without one, this process trains
-    alone.
+    alone. A worker has finished when it calls `close()`, or ends without an uncaught exception; one that ends otherwise
+    is lost, and the others raise `WorkerLost`.
 
     Args:
         cluster: The cluster, if it is not to be taken from flags or the environment, which then still tell
             which task this is.
-        communication: `shm`, through the runtime: shared memory within one host; `ring` or `nccl`, by XLA over
-            `jax.distributed`; `auto` takes nccl where there are GPUs, shm where all workers are on one host, and
-            ring otherwise, and logs which.
+        communication: `shm`, shared memory, within one host; `ring` or `nccl`, by XLA, for which `jax.distributed` is
+            started here; `auto` takes nccl where there are GPUs, shm where all workers are on one host, and ring
+            otherwise, and logs which.
         bytes_per_pack: For shm: send gradients in packs of about so many bytes; 0 for one pack.
         timeout: Seconds without a sign of life after which a worker is lost and the others raise `WorkerLost`;
             30 by default.
@@ -42,7 +43,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     def __init__(
         self,
-        cluster: ClusterSpec | Mapping[str, Sequence[str] | Mapping[int, str]] | None = None,
+        cluster: ClusterLike | None = None,
         communication: Communication = "auto",
         bytes_per_pack: int = 0,
         timeout: float | None = None,
@@ -55,7 +56,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             raise StrategyError(
                 "communication='nccl' needs GPUs, and this machine shows none; use 'auto', 'shm' or 'ring'"
             )
-        config = _own_config(cluster)
+        config = own_config(cluster)
         options = GroupOptions(bytes_per_pack, 30.0 if timeout is None else timeout)
         if config is None or len(worker_tasks(config)) == 1:
             _log.info("MultiWorkerMirroredStrategy: no other worker, this process trains alone")
@@ -66,30 +67,15 @@ class MultiWorkerMirroredStrategy(Strategy):
         super().__init__(engine, workers)
 
 
-def _own_config(
-    cluster: ClusterSpec | Mapping[str, Sequence[str] | Mapping[int, str]] | None,
-) -> ClusterConfig | None:
-    config = resolve_cluster()
-    if cluster is None:
-        return config
-    if config is None:
-        raise StrategyError(
-            "a cluster was given, but neither flags (--job_name, --task_index) nor TF_CONFIG tell which task of it this is"
-        )
-    return ClusterConfig(ClusterSpec(cluster), config.job_name, config.task_index, config.source)
-
-
 def _together(
     config: ClusterConfig, communication: Communication, options: GroupOptions
 ) -> tuple[Engine, Workers]:
-    own_host = Address.parse(config.address or "").host
-    if sum(Address.parse(task.address).host == own_host for task in config.cluster.tasks()) > 1:
-        avoid_oversubscription()
+    share_host(config)
     server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
     workers = GroupWorkers(config, server, options)
     chosen, why = _choose(communication, workers)
     _log.info("MultiWorkerMirroredStrategy: communication %s, %s", chosen, why)
-    reducer = workers.group if chosen == "shm" else start_xla(workers, options.timeout)
+    reducer: Reducer = workers.group if chosen == "shm" else start_xla(workers, options.timeout)
     server.announce_devices()
     return MultiWorkerEngine(Replicas.named(None), workers, reducer), workers
 
@@ -97,8 +83,9 @@ def _together(
 def _choose(communication: Communication, workers: GroupWorkers) -> tuple[str, str]:
     if communication != "auto":
         if communication == "shm" and not workers.are_on_one_host():
-            _log.warning(
-                "communication='shm' between several hosts: tensors go over TCP; 'ring' is made for that"
+            raise StrategyError(
+                "communication='shm' needs all workers on one host, and shared memory not turned off (STRATAGEM_SHM); not "
+                f"all of {', '.join(workers.group.tasks)} reach each other so. Use 'ring', or 'auto', which chooses"
             )
         return communication, "as asked for"
     if visible_gpus(current()):

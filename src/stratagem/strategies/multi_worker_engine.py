@@ -4,14 +4,17 @@ Every worker weighs what it sends with its number of rows, so the sums are those
 unevenly its rows are spread; a worker without a row sends zeros, and computes nothing.
 """
 
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.collectives import Group
 from stratagem.errors import StrategyError
 from stratagem.strategies.engines import Step, forward_and_back
 from stratagem.strategies.replicas import Replicas
@@ -42,6 +45,10 @@ class MultiWorkerEngine:
         self._workers = workers
         self._reducer = reducer
 
+    def _summands(self, arrays: Arrays) -> AbstractContextManager[Sequence[Sequence[Any]]]:
+        reducer = self._reducer
+        return reducer.summands(arrays) if isinstance(reducer, Group) else _summed(reducer, arrays)
+
     def lay_out(self, state: TrainState) -> TrainState:
         """A copy of everything on every device of this worker."""
         laid_out: TrainState = self.replicas.replicate(state)
@@ -66,22 +73,22 @@ class MultiWorkerEngine:
             )
 
         def update(
-            state: TrainState, grads: Arrays, averaged: Arrays, counted: Arrays, metrics: Metrics, rows: Any
+            state: TrainState, summands: Sequence[Arrays], counted: Arrays, names: Sequence[str]
         ) -> tuple[TrainState, Metrics]:
-            means = [
-                (grad / rows).astype(param.dtype)
-                for grad, param in zip(grads, state.flat_params, strict=True)
-            ]
-            floating, others = iter(averaged), iter(counted)
+            *sums, rows = [_total(column) for column in zip(*summands, strict=True)]
+            share = 1 / rows  # to divide every element would take several times as long
+            means = iter([each * share for each in sums])
+            grads = [next(means).astype(param.dtype) for param in state.flat_params]
+            others = iter(counted)
             kept = [
-                (next(floating) / rows).astype(old.dtype) if is_averaged(old) else next(others)
+                next(means).astype(old.dtype) if is_averaged(old) else next(others)
                 for old in state.flat_state
             ]
-            return state.updated(means, kept), {name: metric / rows for name, metric in metrics.items()}
+            return state.updated(grads, kept), dict(zip(names, means, strict=True))
 
         whole = self.replicas.whole
         computed = jax.jit(compute, out_shardings=whole)
-        updated = jax.jit(update, donate_argnums=0, out_shardings=whole)
+        updated = jax.jit(update, donate_argnums=0, out_shardings=whole, static_argnames="names")
         plan = _MetricsPlan(self._workers)
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
@@ -96,20 +103,27 @@ class MultiWorkerEngine:
                 counted = [other for other in state.flat_state if not is_averaged(other)]
                 metrics = {}
             names = plan.names(sorted(metrics) if rows else None)
-            told = [np.asarray(metrics[name]) if rows else np.zeros((), np.float32) for name in names]
-            sums = self._reducer.all_reduce([*grads, *averaged, *told, np.float32(rows)])
-            middle, end = len(grads), len(grads) + len(averaged)
-            after: tuple[TrainState, Metrics] = updated(
-                state,
-                list(sums[:middle]),
-                list(sums[middle:end]),
-                counted,
-                dict(zip(names, sums[end:-1], strict=True)),
-                sums[-1],
-            )
+            told = [metrics[name] if rows else np.zeros((), np.float32) for name in names]
+            with self._summands([*grads, *averaged, *told, np.float32(rows)]) as summands:
+                after: tuple[TrainState, Metrics] = updated(state, summands, counted, names=names)
+                # Some summands lie in the memory of other workers, who want it back.
+                jax.block_until_ready(after)
             return after
 
         return step
+
+
+@contextmanager
+def _summed(reducer: Reducer, arrays: Arrays) -> Iterator[Sequence[Sequence[Any]]]:
+    yield [reducer.all_reduce(arrays)]
+
+
+def _total(parts: Sequence[Any]) -> Any:
+    """The sum of the workers' parts, in their order; half precision is summed in single."""
+    if jnp.issubdtype(parts[0].dtype, jnp.floating):
+        wide = jnp.promote_types(parts[0].dtype, jnp.float32)
+        parts = [part.astype(wide) for part in parts]
+    return functools.reduce(jnp.add, parts)
 
 
 def is_averaged(array: Any) -> bool:
@@ -122,16 +136,16 @@ class _MetricsPlan:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._names: list[str] | None = None
+        self._names: tuple[str, ...] | None = None
 
-    def names(self, own: list[str] | None) -> list[str]:
+    def names(self, own: list[str] | None) -> tuple[str, ...]:
         """The agreed names; asks the others at the first step."""
         if self._names is None:
             told = [_decoded(each) for each in self._workers.gather(_encoded(own))]
             known = [names for names in told if names is not None]
             if any(names != known[0] for names in known):
                 raise StrategyError(f"the workers' loss functions return different metrics: {known}")
-            self._names = known[0]
+            self._names = tuple(known[0])
         return self._names
 
 

@@ -1,12 +1,10 @@
 """`ParameterServerStrategy`: variables on servers, which any number of workers train, each at its own pace."""
 
 import logging
-from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from stratagem import environment
-from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_cluster
-from stratagem.devices import avoid_oversubscription
+from stratagem.cluster import ClusterConfig
 from stratagem.errors import StrategyError
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions
@@ -14,6 +12,7 @@ from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
 from stratagem.runtime import Server
 from stratagem.runtime.peers import task_name
 from stratagem.strategies.base import Strategy
+from stratagem.strategies.own_task import ClusterLike, own_config, share_host, worker_tasks
 from stratagem.strategies.parameter_server_engine import ParameterServerEngine
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.server_workers import ServerWorkers
@@ -54,7 +53,7 @@ class ParameterServerStrategy(Strategy):
 
     def __init__(
         self,
-        cluster: ClusterSpec | Mapping[str, Sequence[str] | Mapping[int, str]] | None = None,
+        cluster: ClusterLike | None = None,
         update: UpdateRule | None = None,
         partitioner: Partitioner | None = None,
         devices_per_worker: int | None = None,
@@ -65,20 +64,13 @@ class ParameterServerStrategy(Strategy):
     ) -> None:
         rule = Async() if update is None else update
         _check(rule, replication, snapshot_secs, rejoin_timeout, devices_per_worker)
-        config = _own_config(cluster)
+        config = _own_task(cluster)
         if config.job_name == "ps":
             _serve(config)
-        workers = _workers(config)
-        own = task_name(config.job_name, config.task_index)
-        if own not in workers:
-            raise StrategyError(
-                f"{own} neither trains nor serves parameters: a ParameterServerStrategy is for "
-                f"{', '.join(workers)} and the ps tasks"
-            )
+        workers = worker_tasks(config)
         if isinstance(rule, Sync):
             rule = rule.for_workers(len(workers))
-        if _is_shared_host(config):
-            avoid_oversubscription()
+        share_host(config)
         server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
         platforms = _platforms(server, config)
         replicas = Replicas.first(devices_per_worker)
@@ -113,38 +105,19 @@ def _check(
         raise StrategyError(f"devices_per_worker is {devices!r}; give a whole number of at least 1, or None")
 
 
-def _own_config(
-    cluster: ClusterSpec | Mapping[str, Sequence[str] | Mapping[int, str]] | None,
-) -> ClusterConfig:
-    config = resolve_cluster()
+def _own_task(cluster: ClusterLike | None) -> ClusterConfig:
+    config = own_config(cluster)
     if config is None:
         raise StrategyError(
             "a ParameterServerStrategy needs a cluster, and neither flags (--job_name, --task_index, --ps_hosts, "
             "--worker_hosts) nor TF_CONFIG tell of one: start it with `stratagem run --ps 1 --workers 2 SCRIPT`"
         )
-    if cluster is not None:
-        config = ClusterConfig(ClusterSpec(cluster), config.job_name, config.task_index, config.source)
     if "ps" not in config.cluster.jobs:
         raise StrategyError(
             f"the cluster has no ps task, only {', '.join(config.cluster.jobs)}: add one (stratagem run --ps 1), or use "
             "MultiWorkerMirroredStrategy, which needs none"
         )
     return config
-
-
-def _workers(config: ClusterConfig) -> list[str]:
-    """The tasks that train, in the same order everywhere."""
-    return [
-        task_name(job, index)
-        for job in ("chief", "worker")
-        if job in config.cluster.jobs
-        for index in config.cluster.task_indices(job)
-    ]
-
-
-def _is_shared_host(config: ClusterConfig) -> bool:
-    own = Address.parse(config.address or "").host
-    return sum(Address.parse(task.address).host == own for task in config.cluster.tasks()) > 1
 
 
 def _serve(config: ClusterConfig) -> None:

@@ -122,7 +122,7 @@ def _compute(trainable: Trainable, plan: ModelPlan, index: int, averages: bool) 
 
 def _host(array: Any) -> Any:
     """The array as the host sees it: one copy of it, where there is one on every device."""
-    return np.asarray(array.addressable_data(0) if isinstance(array, jax.Array) else array)
+    return np.asarray(array if array.is_fully_replicated else array.addressable_data(0))
 
 
 class _Served:

@@ -20,6 +20,12 @@ class Replicas:
 
     Args:
         devices: The devices, in the order of the replicas.
+
+    Attributes:
+        split: How batches lie on them.
+        whole: How everything else does.
+        read_host_memory: Whether compiled steps read host arrays where they are. Then nothing is gained by placing
+            batches beforehand: to make a device's array of each costs more than what it holds is worth.
     """
 
     def __init__(self, devices: Sequence[jax.Device]) -> None:
@@ -31,6 +37,7 @@ class Replicas:
         self._one_at_a_time = not guard_collectives() and len(devices) > 1
         self.devices = tuple(devices)
         self._device_set = set(devices)
+        self.read_host_memory = len(devices) == 1 and devices[0].platform == "cpu"
         self.split: Sharding
         self.whole: Sharding
         if len(devices) == 1:  # JAX moves arrays to one device more quickly than over a mesh of one
@@ -83,16 +90,14 @@ class Replicas:
         return jax.device_put(value, self.whole)
 
     def is_placed(self, batch: Any) -> bool:
-        """Whether a batch is on these devices already."""
-        return all(
-            isinstance(leaf, jax.Array)
-            and (
-                leaf.sharding is self.split
-                or leaf.sharding is self.whole
-                or leaf.sharding.device_set == self._device_set
-            )
-            for leaf in jax.tree.leaves(batch)
-        )
+        """Whether a batch is where these devices read it already."""
+        return all(self._is_here(leaf) for leaf in jax.tree.leaves(batch))
+
+    def _is_here(self, leaf: Any) -> bool:
+        if isinstance(leaf, jax.Array):
+            sharding = leaf.sharding
+            return sharding is self.split or sharding is self.whole or sharding.device_set == self._device_set
+        return self.read_host_memory and isinstance(leaf, np.ndarray)
 
     def copy_on(self, device: jax.Device, arrays: Any) -> Any:
         """The copies on one device of arrays that are whole on every device, brought there if need be."""

@@ -1,17 +1,89 @@
-"""`TPUStrategy`: the mirrored strategy on the TPUs of this machine."""
+"""`TPUStrategy`: synchronous training on TPUs, those of one machine or those of several hosts."""
+
+import logging
+from collections.abc import Mapping
 
 import jax
 
+from stratagem.cluster import ClusterConfig, ClusterSpec, resolve_cluster
+from stratagem.cluster.sources.base_port import BASE_PORT
+from stratagem.cluster.sources.integers import read_variable
+from stratagem.collectives import GroupOptions
 from stratagem.devices import guard_collectives, list_devices
-from stratagem.errors import DeviceNotFoundError
+from stratagem.environment import current
+from stratagem.errors import ClusterError, DeviceNotFoundError
+from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.engines import MirroredEngine
+from stratagem.strategies.distributed import start_xla
+from stratagem.strategies.engines import Engine, MirroredEngine
+from stratagem.strategies.group_workers import GroupWorkers
+from stratagem.strategies.multi_worker_engine import MultiWorkerEngine
+from stratagem.strategies.own_task import worker_tasks
 from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.workers import Alone
+from stratagem.strategies.workers import Alone, Workers
+
+_HOSTS, _INDEX, _SLICES = "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "MEGASCALE_NUM_SLICES"
+_log = logging.getLogger("stratagem")
 
 
-def tpu_replicas(platform: str = "tpu") -> Replicas:
-    """All TPU devices of this process; the platform is another only where there is no TPU to test on."""
+class TPUStrategy(Strategy):
+    """Synchronous training on TPUs, with one process on each host.
+
+    On one host, `MirroredStrategy` over its TPUs. Over several, each host averages over its own TPUs, and XLA sums
+    between the hosts, over `jax.distributed`, which is started here. The hosts are those of the cluster (flags,
+    TF_CONFIG, …) or, without one, those of TPU_WORKER_HOSTNAMES, where Google's machines name the hosts of a slice.
+
+    There was no TPU to run it on: it has been run on virtual CPU devices only, in one process and in two.
+
+    Args:
+        topology: Kept for TensorFlow's users: JAX finds the topology by itself.
+    """
+
+    def __init__(self, topology: object | None = None) -> None:
+        super().__init__(*tpu_parts())
+        self.topology = topology
+
+
+def tpu_parts(platform: str = "tpu") -> tuple[Engine, Workers]:
+    """What the strategy is made of; the platform is another only where there is no TPU to test on."""
+    config = resolve_cluster() or tpu_hosts(current())
+    if config is None or len(worker_tasks(config)) == 1:
+        return MirroredEngine(_replicas(platform)), Alone()
+    options = GroupOptions()
+    server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
+    workers = GroupWorkers(config, server, options)
+    _log.info("TPUStrategy: worker %d of %d, from %s", workers.index, workers.count, config.source)
+    reducer = start_xla(workers, options.timeout)
+    server.announce_devices()
+    return MultiWorkerEngine(_replicas(platform), workers, reducer), workers
+
+
+def tpu_hosts(environ: Mapping[str, str]) -> ClusterConfig | None:
+    """The hosts of a TPU slice, as the environment names them; `None` if it names no other.
+
+    Raises:
+        ClusterError: It does not name all hosts, or not which this is.
+    """
+    hosts = [host.strip() for host in environ.get(_HOSTS, "").split(",") if host.strip()]
+    slices = read_variable(environ, _SLICES, least=1) if environ.get(_SLICES) else 1
+    if slices > 1:
+        raise ClusterError(
+            f"{_SLICES} is {slices}, and {_HOSTS} names the hosts of one slice only: name all of them with "
+            "--worker_hosts, --job_name and --task_index, or in TF_CONFIG"
+        )
+    if len(hosts) < 2:
+        return None
+    index = read_variable(environ, _INDEX)
+    if index >= len(hosts):
+        raise ClusterError(
+            f"{_INDEX} is {index}, but {_HOSTS} has {len(hosts)} hosts: they are numbered 0 to {len(hosts) - 1}"
+        )
+    cluster = ClusterSpec({"worker": [f"{host}:{BASE_PORT}" for host in hosts]})
+    return ClusterConfig(cluster, "worker", index, source=_HOSTS)
+
+
+def _replicas(platform: str) -> Replicas:
+    """All TPU devices of this process."""
     guard_collectives()
     try:
         return Replicas(jax.local_devices(backend=platform))
@@ -21,17 +93,3 @@ def tpu_replicas(platform: str = "tpu") -> Replicas:
             f"there is no TPU here; JAX finds {found}. On a TPU machine install JAX with its TPU support "
             "(`pip install 'jax[tpu]'`); elsewhere use MirroredStrategy, which takes whatever devices there are"
         ) from error
-
-
-class TPUStrategy(Strategy):
-    """Synchronous training on the TPUs of one machine.
-
-    It is `MirroredStrategy` over `jax.local_devices(backend="tpu")`, and has been run on virtual CPU devices only.
-
-    Args:
-        topology: Kept for TensorFlow's users: JAX finds the topology by itself.
-    """
-
-    def __init__(self, topology: object | None = None) -> None:
-        super().__init__(MirroredEngine(tpu_replicas()), Alone())
-        self.topology = topology

@@ -64,7 +64,7 @@ class Crew:
         """How all of them ended, every one well."""
         ends = [self.end(worker) for worker in self._lines]
         for end in ends:
-            assert end["ended"] == "well", end["ended"]
+            assert end["ended"] == "well", end
         return ends
 
     def signal(self, worker: int, number: int) -> float:

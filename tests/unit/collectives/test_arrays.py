@@ -1,8 +1,5 @@
-"""Sums of arrays and the memory that they lie in."""
+"""Sums of arrays, and arrays in the bytes that go from worker to worker."""
 
-import gc
-
-import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem.collectives.layout import Layout
-from stratagem.collectives.results import Memory
+from stratagem.collectives.packing import arrays_in, new_room, pieces_in, received, write
 from stratagem.collectives.specs import ArraySpec, sum_dtype
 from stratagem.collectives.sums import sum_in_order
+from stratagem.errors import ProtocolError
 from stratagem.runtime.wire.arrays import Array
 
 FLOAT32 = np.dtype(np.float32)
@@ -55,31 +53,40 @@ def test_integers_are_exact_and_overflow_is_silent() -> None:
     assert sum_dtype(np.dtype(ml_dtypes.int4)) == np.int32
 
 
-def test_memory_is_used_again_when_nobody_holds_it() -> None:
-    memory = Memory(Layout.plan([ArraySpec((4, 5), FLOAT32), ArraySpec((), FLOAT32)], 2))
-    first = memory.take()
-    held = first.arrays()
-    assert [array.shape for array in held] == [(4, 5), ()]
-    assert all(array.__array_interface__["data"][0] % 64 == 0 for array in held)
-    assert not any(array.flags.writeable for array in held)
-    assert memory.take() is not first
-    part = held[0][1:2]
-    del held
-    assert memory.take() is not first
-    del part
-    assert memory.take() is first
+def test_arrays_come_out_of_a_chunk_as_they_went_in_even_where_it_cuts_them() -> None:
+    specs = [ArraySpec((5, 7), FLOAT32), ArraySpec((0, 3), FLOAT32), ArraySpec((), np.dtype(np.int64))]
+    arrays: list[Array] = [
+        np.arange(35, dtype=np.float32).reshape(5, 7),
+        np.zeros((0, 3), np.float32),
+        np.asarray(9),
+    ]
+    flats = [array.reshape(-1) for array in arrays]
+    layout = Layout.plan(specs, 3, share=64)
+    rebuilt = [np.zeros(spec.size, spec.dtype) for spec in specs]
+    for chunks in layout.rounds:
+        for chunk in chunks:
+            room = write(new_room(chunk), chunk, flats, specs)
+            for piece, part in zip(chunk.pieces, pieces_in(room, chunk, specs), strict=True):
+                rebuilt[piece.array][piece.start : piece.stop] = part
+    assert all(np.array_equal(one, other) for one, other in zip(rebuilt, flats, strict=True))
+    whole = arrays_in(write(new_room(layout.whole), layout.whole, flats, specs), layout.whole, specs)
+    for found, array in zip(whole, arrays, strict=True):
+        assert (found.shape, found.dtype) == (array.shape, array.dtype)
+        assert np.array_equal(found, array)
+        assert found.size == 0 or found.__array_interface__["data"][0] % 64 == 0
 
 
-def test_jax_may_read_a_sum_in_place_for_as_long_as_it_likes() -> None:
-    memory = Memory(Layout.plan([ArraySpec((64, 64), FLOAT32)], 2))
-    sums = memory.take()
-    (array,) = sums.arrays()
-    sums.pieces[0][0][0].fill(3.0)
-    read = jax.device_put(array)
-    assert read.unsafe_buffer_pointer() == array.__array_interface__["data"][0]
-    del array
-    assert memory.take() is not sums
-    assert float(read[0, 0]) == 3.0
-    del read
-    gc.collect()
-    assert memory.take() is sums
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [],
+        [np.zeros(63, np.uint8)],
+        [np.zeros(16, np.float32)],
+        [np.zeros(64, np.uint8), np.zeros(64, np.uint8)],
+    ],
+)
+def test_a_part_of_another_size_is_refused(tensors: list[Array]) -> None:
+    chunk = Layout.plan([ArraySpec((16,), FLOAT32)], 2).whole
+    assert received([np.zeros(64, np.uint8)], chunk).nbytes == 64
+    with pytest.raises(ProtocolError, match="64 bytes was announced"):
+        received(tensors, chunk)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem.collectives.chunks import BLOCK, cut, strides
-from stratagem.collectives.layout import DIRECT_FROM, Layout, packs
-from stratagem.collectives.packing import Packing, pieces_of
+from stratagem.collectives.layout import Chunk, Layout, packs
 from stratagem.collectives.specs import ArraySpec
 from stratagem.errors import StrategyError
 
@@ -58,49 +57,44 @@ def test_every_element_is_summed_by_one_worker(
     specs: list[ArraySpec], workers: int, bytes_per_pack: int, share: int
 ) -> None:
     layout = Layout.plan(specs, workers, bytes_per_pack, share)
-    taken = [np.zeros(region.size, int) for region in layout.regions]
-    assert len(layout.rounds) == len(layout.owners) >= 1
-    for owned, owners in zip(layout.rounds, layout.owners, strict=True):
-        assert len(owned) == workers
-        assert owners == tuple(range(len(owners)))
-        for pieces in owned:
-            for piece in pieces:
-                assert piece.start < piece.stop
-                taken[piece.region][piece.start : piece.stop] += 1
+    taken = [np.zeros(spec.size, int) for spec in specs]
+    for chunks in layout.rounds:
+        assert len(chunks) == workers
+        for chunk in chunks:
+            assert chunk.nbytes < share + BLOCK
+            _count(chunk, specs, taken)
     assert all((each == 1).all() for each in taken)
-    ends = 0
-    for start, stop in sorted(set(layout.places)):
-        assert start % BLOCK == 0
-        assert start >= ends or start == stop
-        ends = max(ends, stop)
-    assert ends <= layout.nbytes
+    _count(layout.whole, specs, taken)
+    assert all((each == 2).all() for each in taken)
+    assert all(piece.offset % BLOCK == 0 for piece in layout.whole.pieces)
+
+
+def _count(chunk: Chunk, specs: list[ArraySpec], taken: list[Any]) -> None:
+    """Count the elements of a chunk, whose pieces lie one after the other within it."""
+    end = 0
+    for piece in chunk.pieces:
+        assert end <= piece.offset
+        assert piece.nbytes == (piece.stop - piece.start) * specs[piece.array].dtype.itemsize > 0
+        end = piece.offset + piece.nbytes
+        taken[piece.array][piece.start : piece.stop] += 1
+    assert end <= chunk.nbytes
 
 
 def test_order_of_packs_is_kept_in_the_rounds() -> None:
     specs = [ArraySpec((10,), np.dtype(np.float32)) for _ in range(3)]
     layout = Layout.plan(specs, 2, bytes_per_pack=1)
-    assert [region.arrays for region in layout.regions] == [(0,), (1,), (2,)]
-    assert [owned[0][0].region for owned in layout.rounds] == [0, 1, 2]
+    assert [chunks[0].pieces[0].array for chunks in layout.rounds] == [0, 1, 2]
 
 
-def test_large_arrays_are_not_packed() -> None:
-    large, small = ArraySpec((DIRECT_FROM,), np.dtype(np.int8)), ArraySpec((3,), np.dtype(np.int8))
-    layout = Layout.plan([small, large, small], 2)
-    assert [(region.arrays, region.is_direct) for region in layout.regions] == [((1,), True), ((0, 2), False)]
-    array = np.arange(DIRECT_FROM, dtype=np.int8)
-    filled = Packing(layout).fill([np.full(3, 1, np.int8), array, np.full(3, 2, np.int8)])
-    assert filled[0].base is array
-    assert filled[1].tolist()[:3] == [1, 1, 1]
-    assert filled[1].tolist()[64:] == [2, 2, 2]
-    assert not filled[1][3:64].any()
-    assert [len(piece) for piece in pieces_of(filled, layout.rounds[0][0])] == [DIRECT_FROM, 67]
-
-
-def test_large_sums_are_shared_out_and_small_ones_are_not() -> None:
-    dtype = np.dtype(np.float32)
-    assert Layout.plan([ArraySpec((100,), dtype)], 4).owners == ((0,),)
-    assert Layout.plan([ArraySpec((3 << 19,), dtype)], 2).owners == ((0, 1),)
-    assert Layout.plan([], 4).owners == ((0,),)
+@pytest.mark.parametrize(
+    ("elements", "workers", "bytes_per_pack", "goes_whole"),
+    [(1 << 20, 2, 0, True), (1 << 20, 3, 0, False), (100, 3, 0, True), (1 << 20, 2, 1, False)],
+)
+def test_two_workers_swap_everything_and_more_share_out_what_is_large(
+    elements: int, workers: int, bytes_per_pack: int, goes_whole: bool
+) -> None:
+    specs = [ArraySpec((elements,), np.dtype(np.float32))] * 2
+    assert Layout.plan(specs, workers, bytes_per_pack).goes_whole == goes_whole
 
 
 @pytest.mark.parametrize("dtype", ["bool", "U3", "O", "datetime64[s]"])

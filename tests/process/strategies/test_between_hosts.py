@@ -1,0 +1,139 @@
+"""`MultiWorkerMirroredStrategy` between hosts: XLA's ring, and what becomes of it when a worker or a link dies."""
+
+import contextlib
+import json
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from drills.processes import Marked
+from hosts import Host, simulated_hosts
+from process.conftest import ScriptWriter
+from stratagem.strategies.own_address import own_address
+
+PRELUDE = """
+import logging, os, signal, sys
+import stratagem as sg
+import jax.numpy as jnp, numpy as np, optax
+
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+index = sg.resolve_cluster().task_index
+random = np.random.default_rng(0)
+batches = [random.standard_normal((rows, 5)).astype(np.float32) for rows in [8, 7, 1, 4]]
+
+def loss_fn(params, batch):
+    return jnp.mean((batch @ params["w"] - params["b"]) ** 2)
+
+def start(strategy):
+    params = {"w": np.full((5, 3), 0.1, np.float32), "b": np.ones(3, np.float32)}
+    return strategy.init(params, optax.adam(0.1)), strategy.train_step(loss_fn)
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[list[Host]]:
+    with simulated_hosts(2) as hosts:
+        yield hosts
+
+
+@contextlib.contextmanager
+def workers(hosts: list[Host], script: Path) -> Iterator[list[Marked]]:
+    """A worker on each host, without a launcher, which would end the survivors."""
+    cluster = {"worker": [f"{host.address}:2222" for host in hosts]}
+    with contextlib.ExitStack() as stack:
+        started = []
+        for index, host in enumerate(hosts):
+            task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+            environ = {"TF_CONFIG": json.dumps(task), "STRATAGEM_SECRET": "known to both"}
+            started.append(
+                stack.enter_context(Marked([*host.command, sys.executable, str(script)], environ=environ))
+            )
+        yield started
+
+
+def test_the_same_parameters_as_on_one_device(hosts: list[Host], script: ScriptWriter) -> None:
+    path = script("""
+        strategy = sg.MultiWorkerMirroredStrategy()
+        state, step = start(strategy)
+        for batch in strategy.distribute(batches * 5):
+            state, metrics = step(state, batch)
+        alone = sg.OneDeviceStrategy()
+        expected, step = start(alone)
+        for batch in batches * 5:
+            expected, metrics = step(expected, batch)
+        found, expected = strategy.fetch(state).params, alone.fetch(expected).params
+        for name in found:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
+        print("the same")  # and the end, without a close
+    """)
+    with workers(hosts, path) as started:
+        for worker in started:
+            code, out, err = worker.finish(100)
+            assert code == 0, err
+            assert "communication ring, since the workers are on several hosts without GPUs" in out
+            assert "the same" in out
+
+
+def test_the_worker_with_the_coordinator_is_ended(hosts: list[Host], script: ScriptWriter) -> None:
+    """The hard case: JAX by itself keeps SIGTERM from ending the one, and aborts the other."""
+    path = script("""
+        strategy = sg.MultiWorkerMirroredStrategy(communication="ring", timeout=10)
+        state, step = start(strategy)
+        for number, batch in enumerate(strategy.distribute(batches * 100)):
+            if number == 5 and index == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+            state, metrics = step(state, batch)
+    """)
+    with workers(hosts, path) as (victim, survivor):
+        code, _, err = survivor.finish(100)
+        assert victim.finish()[0] == -signal.SIGTERM
+    assert code == 1, err
+    assert "stratagem.errors.WorkerLost: /job:worker/task:0 is lost" in err
+
+
+def test_a_cut_link(hosts: list[Host], script: ScriptWriter) -> None:
+    path = script("""
+        strategy = sg.MultiWorkerMirroredStrategy(timeout=3)
+        state, step = start(strategy)
+        for number, batch in enumerate(strategy.distribute(batches * 100_000)):
+            state, metrics = step(state, batch)
+            if number == 5 and index == 0:
+                print("under way", flush=True)
+    """)
+    with workers(hosts, path) as started:
+        lines = started[0].process.stdout or ()
+        assert any(b"under way" in line for line in lines), started[0].finish()[2]
+        hosts[1].cut()
+        try:
+            for other, worker in zip((1, 0), started, strict=True):
+                code, _, err = worker.finish(60)
+                assert code == 1, err
+                assert f"stratagem.errors.WorkerLost: /job:worker/task:{other} is lost" in err
+        finally:
+            hosts[1].heal()
+
+
+def test_shared_memory_is_for_one_host(hosts: list[Host], script: ScriptWriter) -> None:
+    path = script("""
+        sg.MultiWorkerMirroredStrategy(communication="shm")
+    """)
+    with workers(hosts, path) as started:
+        for worker in started:
+            code, _, err = worker.finish(100)
+            assert code == 1
+            assert re.search(
+                "StrategyError: communication='shm' needs all workers on one host.*Use 'ring'", err
+            )
+
+
+def test_the_address_that_others_reach(hosts: list[Host]) -> None:
+    """Whatever the host's own name means on the host itself, or if it means nothing."""
+    here, there = hosts
+    for own in ("localhost", here.address, "no-such-host.invalid", there.address):
+        assert here.run(partial(own_address, own, [own, there.address])) == here.address
+    assert here.run(partial(own_address, "localhost", ["127.0.0.1"])) == "127.0.0.1"
