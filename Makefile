@@ -50,8 +50,9 @@ bench: $(VENV)/.ready  ## the runtime against bare loops that move the same byte
 	$(BIN)/python benchmarks/wire.py
 	PYTHONPATH=. $(BIN)/python benchmarks/session.py
 
-bench-peers: $(BENCH)/.ready  ## the synchronous strategies against bare JAX, TensorFlow and PyTorch, in one run
+bench-peers: $(BENCH)/.ready  ## all strategies against bare JAX, TensorFlow and PyTorch, each race in one run
 	$(BENCH)/bin/python -m benchmarks.strategies
+	$(BENCH)/bin/python -m benchmarks.parameter_servers
 
 clean:
 	rm -rf $(VENV) $(PEER) $(BENCH) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

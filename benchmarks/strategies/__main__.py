@@ -13,11 +13,14 @@ import argparse
 import json
 import signal
 import sys
+from functools import partial
 
-from benchmarks.strategies.measuring import measure
+from benchmarks.racing.measuring import measure
+from benchmarks.racing.races import Contender
+from benchmarks.racing.report import as_data, show
+from benchmarks.racing.work import MODELS, Work
 from benchmarks.strategies.races import RACES
-from benchmarks.strategies.report import as_data, show
-from benchmarks.strategies.work import MODELS
+from benchmarks.strategies.running import Running
 
 
 def main() -> None:
@@ -38,12 +41,18 @@ def main() -> None:
     for model in options.model or MODELS:
         for race in RACES:
             if options.race is None or race.name in options.race:
-                outcomes.append(measure(race, model, options.rounds, options.seconds))
+                work = Work(MODELS[model], race.replicas)
+                start = partial(_start, work, race.devices)
+                outcomes.append(measure(race, model, "examples", start, options.rounds, options.seconds))
                 if not options.json:
                     show(outcomes[-1])
     if options.json:
         print(json.dumps(as_data(outcomes), indent=2))
     sys.exit(any(outcome.failed for outcome in outcomes))
+
+
+def _start(work: Work, devices: int, contender: Contender, threads: int | None) -> Running:
+    return Running(contender, work, devices, threads)
 
 
 if __name__ == "__main__":

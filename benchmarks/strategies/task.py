@@ -1,31 +1,21 @@
-"""What the harness tells a contender's process, and how the two talk: a line each way.
+"""What the harness tells a contender's process, and what the process does when told `go 100`: train for 100 steps.
 
-The process says `ready`, or `skip` and why. Told `go 100`, it trains for 100 steps and answers with the seconds
-that they took and the last loss. It ends when its standard input does.
+It answers with the seconds that they took and the last loss.
 """
 
-import ctypes
 import json
-import os
-import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Self
 
-from benchmarks.strategies.work import Work
+from benchmarks.racing.conversation import begin
+from benchmarks.racing.work import Work
 
 Run = Callable[[int], float]
 """Trains for so many steps, waits until they are done, and returns the last loss."""
 Start = Callable[["Task"], Run]
 """Makes ready to train: what a contender is."""
-
-_DIE_WITH_PARENT = 1
-
-
-class Absent(Exception):
-    """A contender cannot take part here, and this is why."""
 
 
 @dataclass(frozen=True)
@@ -58,20 +48,13 @@ class Task:
         return cls(**{**fields, "work": work, "addresses": tuple(fields["addresses"])})
 
 
-def answer(start: Callable[[], Run]) -> None:
+def answer(index: int, start: Callable[[], Run]) -> None:
     """Be a contender's process: make ready, then train as often as told."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    # What libraries print must not come between our lines: their standard output is standard error.
-    lines = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    try:
-        run = start()
-    except (Absent, ImportError) as error:
-        print("skip", str(error).splitlines()[0], file=lines)
+    conversation, run = begin(index, start)
+    if run is None:
         return
-    print("ready", file=lines)
-    for line in sys.stdin:
+    for line in conversation.lines():
         steps = int(line.removeprefix("go "))
         began = time.perf_counter()
         loss = run(steps)
-        print(time.perf_counter() - began, loss, file=lines)
+        conversation.say(f"{time.perf_counter() - began} {loss}")

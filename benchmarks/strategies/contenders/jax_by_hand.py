@@ -9,9 +9,9 @@ import jax
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks.strategies.contenders.jax_model import loss_fn
+from benchmarks.racing.jax_model import step_by_hand
+from benchmarks.racing.work import LEARNING_RATE
 from benchmarks.strategies.task import Run, Task
-from benchmarks.strategies.work import LEARNING_RATE
 
 
 def one_device(task: Task) -> Run:
@@ -49,12 +49,7 @@ def _loop(params: Any, batches: Iterable[Any], place: Callable[[Any], Any]) -> R
     optimizer = optax.sgd(LEARNING_RATE)
     opt_state = optimizer.init(params)
     feed = itertools.cycle(batches)
-
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def step(params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, jax.Array]:
-        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
-        updates, opt_state = optimizer.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, loss
+    step = step_by_hand(optimizer)
 
     def run(steps: int) -> float:
         nonlocal params, opt_state

@@ -7,9 +7,10 @@ import jax
 import optax
 
 import stratagem as sg
-from benchmarks.strategies.contenders.jax_model import loss_fn
-from benchmarks.strategies.task import Absent, Run, Task
-from benchmarks.strategies.work import LEARNING_RATE
+from benchmarks.racing.conversation import Absent
+from benchmarks.racing.jax_model import loss_fn
+from benchmarks.racing.work import LEARNING_RATE
+from benchmarks.strategies.task import Run, Task
 
 
 def one_device(task: Task) -> Run:

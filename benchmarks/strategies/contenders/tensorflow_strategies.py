@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.racing.work import LEARNING_RATE, Labels, Pictures
 from benchmarks.strategies.task import Run, Task
-from benchmarks.strategies.work import LEARNING_RATE, Labels, Pictures
 
 DEVICES = ["CPU:0", "CPU:1"]
 

@@ -7,8 +7,8 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.racing.work import LEARNING_RATE, Work
 from benchmarks.strategies.task import Run, Task
-from benchmarks.strategies.work import LEARNING_RATE, Work
 
 
 def data_parallel(task: Task) -> Run:

@@ -4,19 +4,47 @@ import math
 import os
 import statistics
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, Self
 
-from benchmarks.strategies.races import Comparison, Contender, Race
-from benchmarks.strategies.running import Failed, Running
-from benchmarks.strategies.task import Absent
-from benchmarks.strategies.work import MODELS, Work
+from benchmarks.racing.conversation import Absent
+from benchmarks.racing.processes import Failed
+from benchmarks.racing.races import Comparison, Contender, Race
 
-FIRST_STEPS = 10
-"""After so many steps all contenders must have the same loss; later, rounding sets them apart."""
 TRIALS, TRIAL_SECONDS = 3, 0.5
-LEAST_STEPS = 2
-"""In a turn, however slow they are."""
+
+
+class Turn(NamedTuple):
+    """What came of one turn.
+
+    Attributes:
+        rate: How much was trained per second.
+        cost: Seconds of CPU time, of all processes together, that each unit of it took.
+    """
+
+    rate: float
+    cost: float
+
+
+class Runner(Protocol):
+    """A contender with its processes."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def wait_until_ready(self) -> None:
+        """Return when it can train, or raise `Absent` or `Failed`."""
+
+    def warm_up(self) -> float | None:
+        """Train for the first time; the loss, if it must be the same for all contenders."""
+
+    def turn(self, seconds: float) -> Turn:
+        """Train for about so long."""
+
+
+Start = Callable[[Contender, int | None], Runner]
+"""Starts a contender with a number of threads."""
 
 
 @dataclass
@@ -25,13 +53,23 @@ class Result:
 
     Attributes:
         threads: The number of threads that was best; None is the framework's own choice.
-        tried: Examples per second in the warm-up, by number of threads.
-        rates: Examples per second in each round.
+        tried: Rates in the warm-up, by number of threads.
+        turns: One for each round.
     """
 
     threads: int | None
     tried: dict[int | None, float]
-    rates: list[float] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def rates(self) -> list[float]:
+        """The rate in each round."""
+        return [turn.rate for turn in self.turns]
+
+    @property
+    def costs(self) -> list[float]:
+        """The CPU time of a unit in each round."""
+        return [turn.cost for turn in self.turns]
 
 
 @dataclass
@@ -41,6 +79,7 @@ class Outcome:
     Attributes:
         race: Which.
         model: Of what model.
+        unit: What the rates are of, such as `examples`.
         load: The machine's load average just before.
         results: By contender.
         absent: Why contenders took no part, by contender.
@@ -49,6 +88,7 @@ class Outcome:
 
     race: Race
     model: str
+    unit: str
     load: float
     results: dict[str, Result] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
@@ -61,68 +101,63 @@ class Outcome:
             return []
         return [mine / theirs for mine, theirs in zip(above.rates, below.rates, strict=True)]
 
+    def ratio_of_costs(self, comparison: Comparison) -> float:
+        """The ratio as it would be on a machine that is busy throughout: only CPU time counts there."""
+        above, below = (self.results[name].costs for name in (comparison.name, comparison.against))
+        return statistics.median(below) / statistics.median(above)
+
     def ratio_of_best(self, comparison: Comparison) -> float:
         """The ratio of the two best rounds: what others do on the machine can only make a round worse."""
         return max(self.results[comparison.name].rates) / max(self.results[comparison.against].rates)
 
 
-def measure(race: Race, model: str, rounds: int, seconds: float) -> Outcome:
+def measure(race: Race, model: str, unit: str, start: Start, rounds: int, seconds: float) -> Outcome:
     """Run a race: so many rounds of about so many seconds for each contender."""
-    work = Work(MODELS[model], race.replicas)
-    outcome = Outcome(race, model, os.getloadavg()[0])
+    outcome = Outcome(race, model, unit, os.getloadavg()[0])
     with ExitStack() as stack:
-        runners: dict[str, Running] = {}
+        runners: dict[str, Runner] = {}
         losses: dict[str, float] = {}
         for contender in race.contenders:
             _say(f"{model}, {race.name}: {contender.name}")
             try:
-                running, result, loss = _at_its_best(stack, contender, work, race.devices)
-                _check_loss(loss, losses)
+                running, result, loss = _at_its_best(stack, contender, start)
+                if loss is not None:
+                    _check_loss(loss, losses)
+                    losses[contender.name] = loss
             except Absent as reason:
                 outcome.absent[contender.name] = str(reason)
             except Failed as error:
                 outcome.failed[contender.name] = str(error)
             else:
                 runners[contender.name], outcome.results[contender.name] = running, result
-                losses[contender.name] = loss
-        steps = {
-            name: max(LEAST_STEPS, round(seconds * result.tried[result.threads] / work.rows))
-            for name, result in outcome.results.items()
-        }
         for number in range(rounds):
             _say(f"{model}, {race.name}: round {number + 1} of {rounds}")
             # Every other round goes backwards, so that nobody always runs after the same neighbour.
             for name in list(runners) if number % 2 == 0 else list(reversed(runners)):
                 try:
-                    rate = _rate(runners[name], steps[name], work)
+                    turn = runners[name].turn(seconds)
                 except Failed as error:
                     outcome.failed[name] = str(error)
                     del outcome.results[name]
                     runners.pop(name).__exit__()  # what is left of it must not disturb the others
                 else:
-                    outcome.results[name].rates.append(rate)
+                    outcome.results[name].turns.append(turn)
     return outcome
 
 
-def _at_its_best(
-    stack: ExitStack, contender: Contender, work: Work, devices: int
-) -> tuple[Running, Result, float]:
+def _at_its_best(stack: ExitStack, contender: Contender, start: Start) -> tuple[Runner, Result, float | None]:
     """The contender with the number of threads that suits it best, warm, and its loss after the first steps."""
     with ExitStack() as trials:
-        candidates = {}
+        candidates: dict[int | None, Runner] = {}
         for threads in dict.fromkeys(contender.threads):
-            candidates[threads] = trials.enter_context(Running(contender, work, devices, threads))
+            candidates[threads] = trials.enter_context(start(contender, threads))
         for running in candidates.values():
             running.wait_until_ready()
-        losses = {threads: running.go(FIRST_STEPS)[1] for threads, running in candidates.items()}
+        losses = {threads: running.warm_up() for threads, running in candidates.items()}
         rates: dict[int | None, list[float]] = {threads: [] for threads in candidates}
-        steps = {
-            threads: max(1, round(TRIAL_SECONDS * _rate(running, LEAST_STEPS, work) / work.rows))
-            for threads, running in candidates.items()
-        }
         for _ in range(TRIALS):
             for threads, running in candidates.items():
-                rates[threads].append(_rate(running, steps[threads], work))
+                rates[threads].append(running.turn(TRIAL_SECONDS).rate)
         tried = {threads: statistics.median(values) for threads, values in rates.items()}
         best = max(tried, key=lambda threads: tried[threads])
         for threads, running in candidates.items():
@@ -132,18 +167,10 @@ def _at_its_best(
     return candidates[best], Result(best, tried), losses[best]
 
 
-def _rate(running: Running, steps: int, work: Work) -> float:
-    """Examples per second."""
-    seconds, loss = running.go(steps)
-    if not math.isfinite(loss):
-        raise Failed(f"the loss became {loss}")
-    return steps * work.rows / seconds
-
-
 def _check_loss(loss: float, others: dict[str, float]) -> None:
     for name, other in others.items():
         if not math.isclose(loss, other, rel_tol=1e-4):
-            raise Failed(f"the loss after {FIRST_STEPS} steps is {loss:.6f}, but {other:.6f} for {name}")
+            raise Failed(f"the loss after the first steps is {loss:.6f}, but {other:.6f} for {name}")
 
 
 def _say(line: str) -> None:

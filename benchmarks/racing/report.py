@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.strategies.measuring import Outcome, Result
-from benchmarks.strategies.races import CORES, Comparison
+from benchmarks.racing.measuring import Outcome, Result
+from benchmarks.racing.races import CORES, Comparison
 
 WIDTH = 120
 """Columns of a table that goes to a file."""
@@ -28,8 +28,9 @@ def as_data(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                     "name": name,
                     "threads": _threads(result.threads),
                     "tried": {_threads(threads): rate for threads, rate in result.tried.items()},
-                    "examples per second": _summary(result.rates),
+                    f"{outcome.unit} per second": _summary(result.rates),
                     "rounds": result.rates,
+                    f"CPU seconds per {outcome.unit.removesuffix('s')}": statistics.median(result.costs),
                 }
                 for name, result in outcome.results.items()
             ],
@@ -38,6 +39,7 @@ def as_data(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                     "name": comparison.name,
                     "against": comparison.against,
                     "ratio": _summary(ratios),
+                    "ratio by CPU time": outcome.ratio_of_costs(comparison),
                     "ratio of best rounds": outcome.ratio_of_best(comparison),
                     "target": comparison.targets.get(outcome.model),
                     "aim": comparison.aims.get(outcome.model),
@@ -57,18 +59,21 @@ def show(outcome: Outcome) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     title = f"{outcome.model}, {outcome.race.name} ({CORES} cores, load before {outcome.load:.1f})"
     first = outcome.race.contenders[0].name
-    table = Table("contender", "threads", "examples/s", "middle half", f"× {first}", title=title)
+    table = Table(
+        "contender", "threads", f"{outcome.unit}/s", "middle half", "CPU ms each", f"× {first}", title=title
+    )
     for name, result in outcome.results.items():
-        against_first = outcome.ratios(Comparison(name, first, {}))
+        against_first = outcome.ratios(Comparison(name, first))
         table.add_row(
             name,
             _trials(result),
             f"{statistics.median(result.rates):,.0f}",
             "{:,.0f} – {:,.0f}".format(*_middle_half(result.rates)),
+            f"{1000 * statistics.median(result.costs):.3g}",
             f"{statistics.median(against_first):.2f}" if against_first else "",
         )
     console.print(table)
-    table = Table("ratio", "median", "middle half", "of best rounds", "target", "")
+    table = Table("ratio", "median", "middle half", "of best", "by CPU time", "target", "")
     for comparison in outcome.race.comparisons:
         if ratios := outcome.ratios(comparison):
             middle = statistics.median(ratios)
@@ -78,6 +83,7 @@ def show(outcome: Outcome) -> None:
                 f"{middle:.2f}",
                 "{:.2f} – {:.2f}".format(*_middle_half(ratios)),
                 f"{outcome.ratio_of_best(comparison):.2f}",
+                f"{outcome.ratio_of_costs(comparison):.2f}",
                 _goal(comparison, outcome.model),
                 "" if target is None else "reached" if middle >= target else "missed",
             )

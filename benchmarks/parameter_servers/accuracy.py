@@ -1,0 +1,51 @@
+"""Whether parameter servers train as well as TensorFlow's: accuracy on Fashion-MNIST after the same global steps."""
+
+import sys
+
+from benchmarks.parameter_servers.running import Job, RunningJob
+from benchmarks.racing.conversation import Absent
+from benchmarks.racing.processes import Failed
+from benchmarks.racing.work import MODELS, SMALL
+
+STEPS = 3000
+POINTS = 1.0
+"""Of accuracy in a hundred, within which the two are to be."""
+WORKERS = 2
+CONTENDERS = (
+    Job("Async()", "stratagem_servers", "fashion", WORKERS),
+    Job("TensorFlow", "tensorflow_servers", "fashion", WORKERS, launch="with a server"),
+)
+
+
+def compare_accuracy() -> dict[str, float | str]:
+    """The accuracy of each contender, in a hundred, or why there is none."""
+    found: dict[str, float | str] = {}
+    for job in CONTENDERS:
+        print(f"accuracy after {STEPS} global steps: {job.name}", file=sys.stderr)
+        try:
+            with RunningJob(job, MODELS[SMALL], None) as running:
+                running.wait_until_ready()
+                step, accuracy = running.reach(STEPS)
+                found[job.name] = 100 * accuracy if step == STEPS else f"failed: it is at global step {step}"
+        except Absent as reason:
+            found[job.name] = f"absent: {reason}"
+        except Failed as error:
+            found[job.name] = f"failed: {error}"
+    return found
+
+
+def has_failed(found: dict[str, float | str]) -> bool:
+    """Whether a contender went wrong; one that is absent did not."""
+    return any(isinstance(each, str) and each.startswith("failed") for each in found.values())
+
+
+def show_accuracy(found: dict[str, float | str]) -> None:
+    """Print what was found."""
+    print(f"Fashion-MNIST, {SMALL}, async, {WORKERS} workers, {STEPS} global steps:")
+    for name, accuracy in found.items():
+        print(f"  {name}: {accuracy if isinstance(accuracy, str) else f'{accuracy:.2f} %'}")
+    ours, theirs = (found[job.name] for job in CONTENDERS)
+    if isinstance(ours, float) and isinstance(theirs, float):
+        difference = ours - theirs
+        verdict = "reached" if abs(difference) <= POINTS else "missed"
+        print(f"  difference: {difference:+.2f} points (target: within {POINTS:g}: {verdict})")

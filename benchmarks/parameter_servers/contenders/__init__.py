@@ -1,0 +1,1 @@
+"""One module per way to train; each function in them makes ready to train and returns what trains on."""

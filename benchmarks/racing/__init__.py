@@ -1,0 +1,1 @@
+"""What all races between contenders have in common: the work, the processes, the rounds and the report."""
