@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEER := .venv-peer
 BENCH := .venv-bench
+TESTERS ?= 3
 ROUNDS ?= 50
 SEED ?= 0
 
@@ -28,7 +29,7 @@ demo: $(VENV)/.ready  ## train the embedded digits, on one device and on a clust
 	$(BIN)/stratagem demo
 
 test: $(VENV)/.ready  ## all tests that need no other framework
-	$(BIN)/pytest tests/unit tests/process
+	$(BIN)/pytest --numprocesses $(TESTERS) --dist loadgroup tests/unit tests/process
 
 test-peer: $(PEER)/.ready  ## the tests against TensorFlow, in an environment of their own
 	$(PEER)/bin/pytest tests/peer

@@ -4,6 +4,7 @@ Importing this imports neither JAX nor NumPy; JAX's backends start when the devi
 """
 
 from stratagem.devices.backend import avoid_oversubscription as avoid_oversubscription
+from stratagem.devices.backend import compute_in_calling_thread as compute_in_calling_thread
 from stratagem.devices.backend import guard_collectives as guard_collectives
 from stratagem.devices.balance import GreedyLoadBalancing as GreedyLoadBalancing
 from stratagem.devices.balance import PlacementRule as PlacementRule

@@ -117,6 +117,9 @@ def _configured_cpu_devices(environ: Mapping[str, str]) -> int:
     return requested_devices(environ)
 
 
+_ASYNC_DISPATCH = "JAX_CPU_ENABLE_ASYNC_DISPATCH"
+
+
 def avoid_oversubscription() -> None:
     """Let XLA compute on one thread, since other workers compute on this machine's other cores.
 
@@ -124,3 +127,17 @@ def avoid_oversubscription() -> None:
     """
     if not backends_started():
         set_variables(one_thread_environment(current()))
+        compute_in_calling_thread()
+
+
+def compute_in_calling_thread() -> None:
+    """Let a process that waits for each result compute it in the thread that waits.
+
+    JAX hands CPU computations to a thread of its own, so that Python can go on; who cannot go on only pays for
+    waking two threads. Without effect with several CPU devices, which need threads of their own, or where the user
+    has decided otherwise, or has started JAX already.
+    """
+    if not backends_started() and requested_devices(current()) == 1 and _ASYNC_DISPATCH not in current():
+        import jax
+
+        jax.config.update(_ASYNC_DISPATCH.lower(), False)

@@ -5,6 +5,7 @@ from typing import Literal
 
 from stratagem import environment
 from stratagem.cluster import ClusterConfig
+from stratagem.devices import compute_in_calling_thread
 from stratagem.errors import StrategyError
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions
@@ -122,6 +123,7 @@ def _own_task(cluster: ClusterLike | None) -> ClusterConfig:
 
 def _serve(config: ClusterConfig) -> None:
     """Be a parameter server until the job is done."""
+    compute_in_calling_thread()
     with Server(config.cluster, config.job_name, config.task_index) as server:
         server.join()
     raise SystemExit(0)
