@@ -193,7 +193,9 @@ class Peer:
             told = None if timeout == math.inf else deadline.left()
             channel.send(name, dict(fields or {}), tensors, deadline, told)
             sent = time.perf_counter()
-            if connection.is_quick and not borrow:  # large tensors take the far side a while, and this processor
+            if (
+                connection.is_quick and not borrow
+            ):  # large tensors take the far side a while, and this processor
                 channel.stream.watch(_WATCH_SECONDS)
             message = channel.receive(deadline, deadline, borrow=borrow, into=into)
             connection.is_quick = time.perf_counter() - sent < _QUICK_SECONDS
