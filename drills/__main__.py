@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from drills import launcher, wire
+from drills import launcher, parameter_servers, wire
 from drills.table import show
 
 
@@ -15,7 +15,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50, help="rounds of each drill")
     parser.add_argument("--seed", type=int, default=0, help="the same seed breaks the same things")
     options = parser.parse_args()
-    outcomes = [outcome for area in (launcher, wire) for outcome in area.drills(options.rounds, options.seed)]
+    outcomes = [
+        outcome
+        for area in (launcher, wire, parameter_servers)
+        for outcome in area.drills(options.rounds, options.seed)
+    ]
     sys.exit(not show(outcomes))
 
 

@@ -117,16 +117,16 @@ class StoreConfig:
             StrategyError: It differs; the message shows in what.
         """
         mine, theirs = self.to_fields(), other.to_fields()
-        for key in sorted(mine, key=lambda key: key in _HASHES):  # what a user can see comes first
+        for key in sorted(mine, key=lambda key: key in _DERIVED):  # what a user can see comes first
             if theirs[key] != mine[key]:
-                difference = "another one" if key in _HASHES else _difference(theirs[key], mine[key])
+                difference = "another one" if key in _DERIVED else _difference(theirs[key], mine[key])
                 raise StrategyError(
                     f"{teller} brings another model than the one on {self.servers[self.server]}: {_WORDS.get(key, key)} "
                     f"is {difference}. All workers must run the same script with the same arguments"
                 )
 
 
-_HASHES = ("update", "partials", "combine")
+_DERIVED = ("update", "partials", "combine", "tensors")
 _PLAIN = (
     "name",
     "server",
@@ -144,6 +144,7 @@ _WORDS = {
     "update": "the optimizer, or a number in it,",
     "partials": "the optimizer",
     "combine": "the optimizer",
+    "tensors": "what is kept of it",
     "rule": "the update rule",
 }
 

@@ -1,0 +1,106 @@
+"""A model that counts its own updates, and a worker that trains it until it is told the last step.
+
+python drills/counting_task.py RULE DIRECTORY, where RULE is such as `sg.Async()`. The worker goes on until
+DIRECTORY/target exists, and then to the global step in it; it writes its progress to DIRECTORY/progress-INDEX, and
+what it fetched at the end to DIRECTORY/fetched-INDEX.
+"""
+
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import stratagem as sg
+
+Params = dict[str, Any]
+BATCH = np.ones(6, np.float32)
+
+
+def initial(leaves: int = 4) -> Params:
+    """Several small variables, so that every server has some."""
+    return {f"v{number}": np.zeros((3, number + 1), np.float32) for number in range(leaves)}
+
+
+def loss_fn(params: Params, batch: Any) -> jax.Array:
+    """Its gradient is -1 everywhere for a batch of ones: with a rate of 1, each update adds 1 to each element."""
+    total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params))
+    return jnp.asarray(-jnp.mean(batch) * total)
+
+
+def counting() -> optax.GradientTransformation:
+    """Changes nothing, and counts the updates of every single element where that element lives.
+
+    The count depends on the gradient, lest it be taken for a number that all servers share.
+    """
+
+    def init(params: Any) -> Any:
+        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.int32), params)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        return updates, jax.tree.map(
+            lambda count, each: count + jnp.where(jnp.isnan(each), 0, 1), state, updates
+        )
+
+    return optax.GradientTransformation(init, update)
+
+
+def optimizer() -> optax.GradientTransformation:
+    """Counts, then steps by the gradient itself."""
+    return optax.chain(counting(), optax.sgd(1.0))
+
+
+def told(fetched: Any) -> dict[str, Any]:
+    """The step that was fetched, and all numbers that the counts and the values of the variables have."""
+    return {
+        "step": int(fetched.step),
+        "counts": _numbers(fetched.opt_state[0]),
+        "values": _numbers(fetched.params),
+    }
+
+
+def is_even(found: dict[str, Any]) -> bool:
+    """Whether every element has had as many updates as the global step says."""
+    return all(
+        len(numbers) == 1 and abs(numbers[0] - found["step"]) < 1e-3 * max(1, found["step"])
+        for numbers in (found["counts"], found["values"])
+    ) and found["counts"] == [found["step"]]
+
+
+def _numbers(arrays: Any) -> list[float]:
+    return sorted({float(number) for leaf in jax.tree.leaves(arrays) for number in np.asarray(leaf).ravel()})
+
+
+def main(rule: str, directory: str) -> None:
+    """Train until told to stop."""
+    place = Path(directory)
+    strategy = sg.ParameterServerStrategy(update=eval(rule), snapshot_secs=0.5, rejoin_timeout=30)  # noqa: S307
+    index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    state = strategy.init(initial(), optimizer())
+    step = strategy.train_step(loss_fn)
+    progress, target = place / f"progress-{index}", place / "target"
+    for batch in strategy.distribute_from_function(lambda _: itertools.repeat(BATCH)):
+        if target.exists() and int(state.step) >= int(target.read_text()):
+            break
+        state, metrics = step(state, batch)
+        write(progress, str(metrics["global_step"]))
+    write(place / f"fetched-{index}", json.dumps(told(strategy.fetch(state))))
+    strategy.close()
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that is seen whole, or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    partial.rename(path)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

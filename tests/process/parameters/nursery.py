@@ -1,0 +1,308 @@
+"""Tasks of parameter-server jobs, forked by a process that has imported everything already; also run as that one.
+
+A task is a real one: a user's script or `stratagem serve`, with an environment, an address, an output and an end of
+its own. Only the imports are not made again, which take longer than most jobs here.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import queue
+import runpy
+import selectors
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from drills.processes import Marked, fork, until
+from stratagem import environment
+from stratagem.launch.plan import tf_config
+from stratagem.launch.ports import ReservedPort
+from stratagem.launch.task import TaskName
+
+HERE = Path(__file__).resolve()
+TESTS, ROOT = HERE.parents[2], HERE.parents[3]
+DEADLINE = 90.0
+
+
+class Task:
+    """One start of a task."""
+
+    def __init__(self, name: TaskName, pid: int, output: Path) -> None:
+        self.name = name
+        self.pid = pid
+        self.code: int | None = None
+        self._output = output
+
+    @property
+    def text(self) -> str:
+        """All that it has printed and logged so far."""
+        return self._output.read_text(errors="replace")
+
+    def says(self, text: str, seconds: float = DEADLINE) -> None:
+        """Wait until it has printed or logged something."""
+        until(f"{self.name} to say {text!r}", lambda: text in self.text or self.code is not None, seconds)
+        assert text in self.text, f"{self.name} ended with {self.code} before it said {text!r}: {self.text}"
+
+    def ends(self, seconds: float = DEADLINE) -> int:
+        """Wait for its end; its exit code, negative for a signal."""
+        until(f"the end of {self.name}, which said {self.text}", lambda: self.code is not None, seconds)
+        assert self.code is not None
+        return self.code
+
+    def ends_well(self, seconds: float = DEADLINE) -> str:
+        """Wait for its end, which is success; what it said."""
+        assert self.ends(seconds) == 0, self.text
+        return self.text
+
+    def results(self) -> list[Any]:
+        """What it has printed by `tell`."""
+        lines = self.text.splitlines()
+        return [json.loads(line.removeprefix("told: ")) for line in lines if line.startswith("told: ")]
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal and, unless it only freezes, wait for the end."""
+        os.kill(self.pid, number)
+        if number not in (signal.SIGSTOP, signal.SIGCONT):
+            self.ends()
+
+
+class Job:
+    """The tasks of one cluster, started one by one."""
+
+    def __init__(self, nursery: "Nursery", directory: Path, ps: int, workers: int) -> None:
+        self._nursery = nursery
+        self._directory = directory
+        names = [*(TaskName("ps", index) for index in range(ps))]
+        names += [*(TaskName("worker", index) for index in range(workers))]
+        self.addresses = dict(zip(names, nursery.reserve(len(names)), strict=True))
+        self._started: list[Task] = []
+
+    @property
+    def target(self) -> str:
+        """What `stratagem status` is told."""
+        return f"sg://{self.addresses[TaskName('ps', 0)]}"
+
+    def serve(self, index: int, **environ: str) -> Task:
+        """Start `stratagem serve` as a parameter server."""
+        return self._start(TaskName("ps", index), ["stratagem", "serve"], environ)
+
+    def status(self) -> dict[str, Any]:
+        """What `stratagem status --json` prints of the cluster."""
+        asked = self._start(TaskName("status", 0), ["stratagem", "status", self.target, "--json"], {})
+        status: dict[str, Any] = json.loads(asked.ends_well())
+        return status
+
+    def start(self, job: str, index: int, script: Path, *arguments: object, **environ: str) -> Task:
+        """Start a script as a task."""
+        return self._start(TaskName(job, index), [str(script), *map(str, arguments)], environ)
+
+    def flags(self, job: str, index: int) -> list[str]:
+        """The arguments that tell a task of the cluster, where TF_CONFIG is not to."""
+        hosts = {
+            each: ",".join(address for name, address in self.addresses.items() if name.job == each)
+            for each in ("ps", "worker")
+        }
+        own = [f"--job_name={job}", f"--task_index={index}"]
+        return [*own, *(f"--{each}_hosts={addresses}" for each, addresses in hosts.items())]
+
+    def _start(self, name: TaskName, argv: list[str], environ: dict[str, str]) -> Task:
+        output = self._directory / f"{name.job}-{name.index}-{len(self._started)}.out"
+        output.touch()
+        task = self._nursery.start(
+            name,
+            output,
+            argv=argv,
+            address=self.addresses.get(name),
+            environ={"TF_CONFIG": tf_config(name, self.addresses), **environ}
+            if name in self.addresses
+            else {},
+        )
+        self._started.append(task)
+        return task
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._started:
+            if task.code is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(task.pid, signal.SIGKILL)
+        for task in self._started:
+            task.ends()
+        if error is not None:
+            error.add_note(
+                "\n".join(f"--- {task.name}, ended with {task.code}:\n{task.text}" for task in self._started)
+            )
+
+
+class Nursery:
+    """The process that forks tasks."""
+
+    def __init__(self) -> None:
+        read, write = os.pipe()
+        self._marked = Marked(
+            [sys.executable, str(HERE)],
+            stdin=read,
+            stderr=2,
+            environ={
+                "PYTHONPATH": os.pathsep.join([str(TESTS), str(ROOT)]),
+                environment.SECRET: "known to all tasks",
+                environment.LOG_LEVEL: "info",
+                "XLA_FLAGS": "--xla_backend_optimization_level=0",
+            },
+        )
+        os.close(read)
+        self._commands = os.fdopen(write, "w", buffering=1)
+        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._running: dict[int, Task] = {}
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def job(self, directory: Path, ps: int, workers: int) -> Job:
+        """A job of which no task runs so far."""
+        return Job(self, directory, ps, workers)
+
+    def reserve(self, count: int) -> list[str]:
+        """Addresses that no one else has."""
+        addresses: list[str] = self._ask({"reserve": count})["addresses"]
+        return addresses
+
+    def start(self, name: TaskName, output: Path, **command: Any) -> Task:
+        """Fork a task."""
+        task = Task(name, 0, output)
+        answer = self._ask({"output": str(output), **command})
+        task.pid = answer["pid"]
+        self._running[task.pid] = task
+        self._commands.write(json.dumps({"watch": task.pid}) + "\n")
+        return task
+
+    def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._commands.write(json.dumps(command) + "\n")
+        return self._answers.get(timeout=DEADLINE)
+
+    def _read(self) -> None:
+        for line in self._marked.process.stdout or ():
+            said = json.loads(line)
+            if "code" in said:
+                self._running.pop(said["pid"]).code = said["code"]
+            else:
+                self._answers.put(said)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._commands.close()
+        try:
+            assert self._marked.process.wait(10) == 0
+            self._reader.join(10)
+            assert not self._marked.processes(), "something is left running"
+        finally:
+            self._marked.__exit__()
+
+
+# ------------------------------------------------------- the process that forks
+
+
+def say(**words: Any) -> None:
+    os.write(1, json.dumps(words).encode() + b"\n")
+
+
+class Forks:
+    """Does what it is told on standard input, until that ends."""
+
+    def __init__(self) -> None:
+        self._ports: dict[str, ReservedPort] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(0, selectors.EVENT_READ)
+        self._unread = b""
+
+    def run(self) -> dict[str, Any] | None:
+        """Serve until the end; in a child, come back with what it is to be."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fd != 0:
+                    self._bury(key.fd, key.data)
+                    continue
+                data = os.read(0, 65536)
+                if not data:
+                    return None
+                *lines, self._unread = (self._unread + data).split(b"\n")
+                for line in lines:
+                    command: dict[str, Any] = json.loads(line)
+                    if self._follow(command):
+                        return command
+
+    def _follow(self, command: dict[str, Any]) -> bool:
+        """Carry out a command; whether this is the child that it asked for."""
+        if "reserve" in command:
+            ports = [ReservedPort() for _ in range(command["reserve"])]
+            self._ports.update({port.address: port for port in ports})
+            say(addresses=[port.address for port in ports])
+        elif "watch" in command:
+            self._selector.register(os.pidfd_open(command["watch"]), selectors.EVENT_READ, command["watch"])
+        else:
+            pid = fork()
+            if pid == 0:
+                self._selector.close()
+                if command["address"] is not None:
+                    sock = self._ports[command["address"]].socket_for_task()
+                    command["environ"][environment.LISTEN_FD] = str(sock.detach())
+                return True
+            say(pid=pid)
+        return False
+
+    def _bury(self, descriptor: int, pid: int) -> None:
+        _, status = os.waitpid(pid, 0)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        say(pid=pid, code=os.waitstatus_to_exitcode(status))
+
+
+def become(command: dict[str, Any]) -> None:
+    """Be the task, in a process that was forked for it."""
+    output = os.open(command["output"], os.O_WRONLY | os.O_APPEND)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, descriptor in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, descriptor)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.setsid()
+    os.environ.update(command["environ"])
+    sys.argv = command["argv"]
+    if sys.argv[0] == "stratagem":
+        from stratagem.launch.cli import main as stratagem
+
+        stratagem()
+    else:
+        sys.path[0] = str(Path(sys.argv[0]).parent)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def import_everything() -> None:
+    """What tasks need, so that none of them has to; some of it JAX imports when it is first used."""
+    for module in (
+        "scipy.linalg",
+        "jaxlib.mlir.dialects.mhlo",
+        "drills.counting_task",
+        "stratagem.launch.serve",
+        "stratagem.launch.status",
+        "stratagem.parameters.service",
+        "stratagem.strategies.parameter_server",
+    ):
+        importlib.import_module(module)
+
+
+if __name__ == "__main__":
+    import_everything()
+    if (mine := Forks().run()) is not None:
+        become(mine)

@@ -1,0 +1,28 @@
+"""What the scripts of these tests begin with."""
+
+PRELUDE = '''
+import json, os, signal, sys, time
+from pathlib import Path
+import jax, jax.numpy as jnp, numpy as np, optax
+import stratagem as sg
+from drills.counting_task import BATCH, initial, loss_fn, optimizer, told
+
+def tell(**words):
+    print("told:", json.dumps(words), flush=True)
+
+def wait_for(name):
+    deadline = time.monotonic() + 90
+    while not Path(__file__).with_name(name).exists():
+        assert time.monotonic() < deadline, f"nobody made {name}"
+        time.sleep(0.005)
+
+def until_there(name):
+    """Goes on until the file is there, at a pace that leaves the processor to others."""
+    while not Path(__file__).with_name(name).exists():
+        yield
+        time.sleep(0.01)
+
+def start(**options):
+    strategy = sg.ParameterServerStrategy(**options)
+    return strategy, strategy.init(initial(), optimizer()), strategy.train_step(loss_fn)
+'''

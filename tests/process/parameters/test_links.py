@@ -1,0 +1,136 @@
+"""Connections that break and links that are cut: training goes on, and no push counts twice or not at all."""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from drills.processes import Marked, until
+from hosts import simulated_hosts
+from process.conftest import ScriptWriter
+from process.parameters.conftest import JobMaker
+from process.parameters.nursery import ROOT
+from process.parameters.prelude import PRELUDE as PRELUDE
+from process.parameters.proxy import BadLine
+from stratagem.launch.plan import tf_config
+from stratagem.launch.task import TaskName
+
+PUSHES = 60
+
+
+@pytest.mark.parametrize(("rule", "updates"), [("sg.Async()", 2 * PUSHES), ("sg.Sync()", PUSHES)])
+def test_connections_that_break_at_any_byte(
+    new_job: JobMaker, script: ScriptWriter, rule: str, updates: int
+) -> None:
+    path = script(f"""
+        strategy, state, step = start(update={rule})
+        batches = strategy.distribute_from_function(lambda context: [BATCH] * {PUSHES})
+        for number, batch in enumerate(batches):
+            state, metrics = step(state, batch)
+            if number == 2:
+                print("under way", flush=True)
+                wait_for("bad")
+            if {rule} == sg.Sync():
+                assert float(strategy.reduce("sum", np.float32(number))) == 2 * number
+        print("done", flush=True)
+        wait_for("good")
+        tell(fetched=told(strategy.fetch(state)))
+    """)
+    job = new_job(2, 2)
+    servers = [job.serve(index) for index in range(2)]
+    with contextlib.ExitStack() as stack:
+        lines = [
+            stack.enter_context(BadLine(job.addresses[TaskName("ps", index)], index, 4_000, 9_000))
+            for index in range(2)
+        ]
+        seen = {**job.addresses, **{TaskName("ps", index): lines[index].address for index in range(2)}}
+        workers = [
+            job.start(
+                "worker",
+                index,
+                path,
+                TF_CONFIG=tf_config(TaskName("worker", index), seen),
+                STRATAGEM_SHM="off",
+            )
+            for index in range(2)
+        ]
+        for worker in workers:
+            worker.says("under way")
+        for line in lines:
+            line.turn_bad()
+        (path.parent / "bad").touch()
+        for worker in workers:
+            worker.says("done")
+        for line in lines:
+            line.heal()
+        (path.parent / "good").touch()
+        for worker in workers:
+            worker.ends_well()
+        assert min(line.broken for line in lines) >= 5
+    for server in servers:
+        server.ends_well()
+    for worker in workers:
+        fetched = worker.results()[0]["fetched"]
+        assert (fetched["step"], fetched["counts"]) == (updates, [updates])
+
+
+def test_a_link_that_is_cut_and_healed(script: ScriptWriter, tmp_path: Path) -> None:
+    """Two servers and a worker, each on a host of its own; the link of the second server is cut."""
+    path = script("""
+        strategy, state, step = start()
+        pushes = 0
+        for _ in until_there("enough"):
+            state, metrics = step(state, BATCH)
+            pushes += 1
+            if pushes == 20:
+                print("under way", flush=True)
+        tell(pushes=pushes, fetched=told(strategy.fetch(state)))
+    """)
+    with simulated_hosts(3) as hosts, contextlib.ExitStack() as stack:
+        names = [TaskName("ps", 0), TaskName("ps", 1), TaskName("worker", 0)]
+        addresses = {name: f"{host.address}:2222" for name, host in zip(names, hosts, strict=True)}
+        tasks, outputs = [], []
+        for name, host in zip(names, hosts, strict=True):
+            output = tmp_path / f"{name.job}-{name.index}.out"
+            outputs.append(output)
+            command = ["-m", "stratagem", "serve"] if name.job == "ps" else [str(path)]
+            with output.open("wb") as file:
+                tasks.append(
+                    stack.enter_context(
+                        Marked(
+                            [*host.command, sys.executable, *command],
+                            stdout=file,
+                            stderr=file,
+                            environ={
+                                "TF_CONFIG": tf_config(name, addresses),
+                                "STRATAGEM_SECRET": "known to all",
+                                "STRATAGEM_LOG": "info",
+                                "PYTHONPATH": str(ROOT),
+                            },
+                        )
+                    )
+                )
+
+        def said(text: str) -> None:
+            def ask() -> bool:
+                return text in outputs[2].read_text() or any(
+                    task.process.poll() is not None for task in tasks
+                )
+
+            until(f"the worker to say {text!r}", ask, 90)
+            assert text in outputs[2].read_text(), "\n".join(output.read_text() for output in outputs)
+
+        said("under way")
+        hosts[1].cut()
+        said("lost its servers and tries to come back")
+        hosts[1].heal()
+        said("is back, at step")
+        (tmp_path / "enough").touch()
+        for task, output in zip(tasks, outputs, strict=True):
+            assert task.process.wait(60) == 0, output.read_text()
+        line = next(line for line in outputs[2].read_text().splitlines() if line.startswith("told: "))
+    told = json.loads(line.removeprefix("told: "))
+    assert told["fetched"]["step"] == told["pushes"] > 20
+    assert told["fetched"]["counts"] == [told["pushes"]]
