@@ -191,6 +191,10 @@ class Leader:
                 waiting = outdated or self._recover(starts, had_values, is_chief)
                 if waiting is not None:
                     return waiting
+            # What an earlier start of this worker held, it cannot release any more.
+            task = self.part.config.workers[worker]
+            for holder in [each for each in list(self._holders) if each.startswith(f"{task} ")]:
+                self.release(holder)
             with self.changed:
                 self.authority.join(worker, incarnation)
                 self.changed.notify_all()

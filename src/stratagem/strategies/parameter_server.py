@@ -6,7 +6,7 @@ from typing import Literal
 from stratagem import environment
 from stratagem.cluster import ClusterConfig
 from stratagem.devices import compute_in_calling_thread
-from stratagem.errors import StrategyError
+from stratagem.errors import StrategyError, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
@@ -73,7 +73,9 @@ class ParameterServerStrategy(Strategy):
             rule = rule.for_workers(len(workers))
         share_host(config)
         server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
-        platforms = _platforms(server, config)
+        # One that was started again had servers before: they come back soon, or the job is over.
+        seconds = _START_SECONDS if environment.generation() == 0 else rejoin_timeout
+        platforms = _platforms(server, config, seconds)
         replicas = Replicas.first(devices_per_worker)
         server.announce_devices()
         options = JobOptions(
@@ -129,11 +131,14 @@ def _serve(config: ClusterConfig) -> None:
     raise SystemExit(0)
 
 
-def _platforms(server: Server, config: ClusterConfig) -> tuple[str, ...]:
+def _platforms(server: Server, config: ClusterConfig, seconds: float) -> tuple[str, ...]:
     """What each server's programs are exported for, once it is up."""
     found = []
     for index in config.cluster.task_indices("ps"):
         peer = server.peers[task_name("ps", index)]
-        peer.call("ping", timeout=_START_SECONDS)
+        try:
+            peer.call("ping", timeout=seconds)
+        except TaskUnreachable as error:
+            raise TaskUnreachable(f"{error} Or the job is over, and its servers have ended") from None
         found.append(str(peer.info["platform"]))
     return tuple(found)
