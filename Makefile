@@ -54,6 +54,7 @@ bench: $(VENV)/.ready  ## the runtime against bare loops that move the same byte
 bench-peers: $(BENCH)/.ready  ## all strategies against bare JAX, TensorFlow and PyTorch, each race in one run
 	$(BENCH)/bin/python -m benchmarks.strategies
 	$(BENCH)/bin/python -m benchmarks.parameter_servers
+	$(BENCH)/bin/python benchmarks/tfrecord.py
 
 clean:
 	rm -rf $(VENV) $(PEER) $(BENCH) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -7,10 +7,11 @@ from types import ModuleType
 import pytest
 
 import stratagem
+import stratagem.data
 import stratagem.runtime
 import stratagem.runtime.programs
 
-PACKAGES = [stratagem, stratagem.runtime, stratagem.runtime.programs]
+PACKAGES = [stratagem, stratagem.data, stratagem.runtime, stratagem.runtime.programs]
 
 
 def declared(package: ModuleType) -> dict[str, str]:

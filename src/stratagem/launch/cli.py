@@ -13,6 +13,7 @@ _COMMANDS = {
     "run": ("stratagem.launch.run", "Run a script as every task of a local cluster."),
     "serve": ("stratagem.launch.serve", "Serve one task: hold variables, run shipped programs."),
     "devices": ("stratagem.launch.devices", "List the devices of this machine."),
+    "convert": ("stratagem.launch.convert", "Convert data sets: IDX (MNIST) to TFRecord."),
     "status": ("stratagem.launch.status", "Show what every task of a cluster is doing."),
 }
 """Name of each command: its module, which has a function of that name, and what the list of commands says."""

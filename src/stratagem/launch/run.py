@@ -19,7 +19,12 @@ _NUMBER = click.IntRange(min=0)
 _AT_LEAST_ONE = click.IntRange(min=1)
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+_EXAMPLE = """\b
+Example:
+  stratagem run --ps 1 --workers 2 train.py --steps 1000"""
+
+
+@click.command(context_settings={"allow_interspersed_args": False}, epilog=_EXAMPLE)
 @click.option("--ps", default=0, metavar="N", type=_NUMBER, help="Parameter servers.  [default: 0]")
 @click.option("--workers", default=1, metavar="N", type=_AT_LEAST_ONE, help="Workers.  [default: 1]")
 @click.option("--evaluator", is_flag=True, help="Add an evaluator beside the cluster.")
@@ -67,16 +72,12 @@ def run(
     script: str,
     arguments: tuple[str, ...],
 ) -> None:
-    r"""Run SCRIPT on a cluster of local processes, each with its own TF_CONFIG.
+    """Run SCRIPT on a cluster of local processes, each with its own TF_CONFIG.
 
     Workers run SCRIPT, and worker 0 is the chief; parameter servers run `stratagem serve`. All end together:
     when the job is done, when a task fails, on Ctrl-C, on SIGTERM, when the terminal is closed, and when this
     command itself is killed. Exit codes: 0 done, 1 a task failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM,
     129 closed terminal.
-
-    \b
-    Example:
-      stratagem run --ps 1 --workers 2 train.py --steps 1000
     """
     shape = JobShape(
         user_command(script, arguments),

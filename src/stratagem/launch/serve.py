@@ -11,8 +11,12 @@ from stratagem.cluster import resolve_cluster
 from stratagem.errors import LaunchError
 from stratagem.launch.task import EXIT_TERMINATED
 
+_EXAMPLE = """\b
+Example:
+  stratagem serve --job_name ps --task_index 0 --ps_hosts 127.0.0.1:2222 --worker_hosts 127.0.0.1:2223"""
 
-@click.command()
+
+@click.command(epilog=_EXAMPLE)
 @click.option("--job_name", metavar="JOB", help="Job of this task: ps, worker, chief.")
 @click.option("--task_index", "--task_id", metavar="I", type=int, help="Index of this task in its job.")
 @click.option("--ps_hosts", metavar="HOST:PORT,…", help="Addresses of the parameter servers.")
@@ -36,13 +40,9 @@ def serve(
     secret_file: Path | None,
     insecure: bool,
 ) -> None:
-    r"""Serve one task of a cluster until the job is done, SIGTERM or Ctrl-C.
+    """Serve one task of a cluster until the job is done, SIGTERM or Ctrl-C.
 
     The task is given by these flags or by TF_CONFIG.
-
-    \b
-    Example:
-      stratagem serve --job_name ps --task_index 0 --ps_hosts 127.0.0.1:2222 --worker_hosts 127.0.0.1:2223
     """
     given = {
         "--job_name": job_name,

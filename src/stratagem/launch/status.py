@@ -15,17 +15,17 @@ REFRESH_SECONDS = 1.0
 ANSWER_SECONDS = 3.0
 
 
-@click.command()
+_EXAMPLE = """\b
+Example:
+  stratagem status sg://127.0.0.1:2222 --json"""
+
+
+@click.command(epilog=_EXAMPLE)
 @click.argument("target")
 @click.option("--json", "as_json", is_flag=True, help="Print once, as JSON.")
 @click.option("--once", is_flag=True, help="Print once; in a terminal the table refreshes until Ctrl-C.")
 def status(target: str, as_json: bool, once: bool) -> None:
-    r"""Show the tasks of the cluster that the server at TARGET (sg://host:port) belongs to.
-
-    \b
-    Example:
-      stratagem status sg://127.0.0.1:2222 --json
-    """
+    """Show the tasks of the cluster that the server at TARGET (sg://host:port) belongs to."""
     from stratagem.runtime import Session
 
     with Session(target, timeout=ANSWER_SECONDS) as session:

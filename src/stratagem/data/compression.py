@@ -1,0 +1,124 @@
+"""Files as streams of plain bytes: gzip, zlib or neither, told apart by what the file begins with."""
+
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Literal, Protocol, cast
+
+from stratagem.data.framing import HEADER, announced_length
+from stratagem.errors import DataError
+
+Compression = Literal["gzip", "zlib"]
+WINDOW_BITS: dict[Compression, int] = {"gzip": 31, "zlib": 15}
+"""What zlib calls each compression."""
+
+_SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".gzip": "gzip", ".zlib": "zlib", ".zz": "zlib"}
+_GZIP_MAGIC = b"\x1f\x8b"
+_READ = 1 << 18
+
+
+class Stream(Protocol):
+    """Where bytes come from."""
+
+    def read(self, count: int) -> bytes:
+        """At most so many bytes; none at the end."""
+
+
+@contextmanager
+def named_errors(path: Path, doing: str) -> Iterator[None]:
+    """What the operating system says against a file becomes a `DataError`."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot {doing} {path}: {error.strerror or error}; check the path, its permissions and the disk"
+        ) from error
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading; each read is one of the operating system's, with no buffer between."""
+    with named_errors(path, "read"), path.open("rb", buffering=0) as file:
+        yield cast(BinaryIO, file)
+
+
+def named_compression(name: str | None) -> Compression | None:
+    """A compression by its name, in TensorFlow's spelling or ours; None and "" mean none."""
+    known: dict[str, Compression | None] = {"": None, "gzip": "gzip", "zlib": "zlib"}
+    if not isinstance(name, str | None) or (name or "").lower() not in known:
+        raise DataError(f"compression={name!r} is not known; give 'gzip', 'zlib', or None for none")
+    return known[(name or "").lower()]
+
+
+def detected_compression(path: Path, beginning: bytes) -> Compression | None:
+    """How a TFRecord file is compressed, from its first bytes; its suffix decides where they do not.
+
+    A plain file is recognised by the checksum of its first length, which no other file has by chance.
+    """
+    if len(beginning) >= HEADER and announced_length(beginning) is not None:
+        return None
+    if beginning.startswith(_GZIP_MAGIC):
+        return "gzip"
+    if len(beginning) >= 2 and beginning[0] & 0x0F == 8 and int.from_bytes(beginning[:2]) % 31 == 0:
+        return "zlib"
+    return _SUFFIXES.get(path.suffix.lower()) if beginning else None
+
+
+def is_gzip(beginning: bytes) -> bool:
+    """Whether a file that begins so is compressed with gzip."""
+    return beginning.startswith(_GZIP_MAGIC)
+
+
+class Inflated:
+    """A compressed file as plain bytes; several gzip members, one after the other, are one stream.
+
+    Args:
+        file: Where the compressed bytes come from.
+        compression: How they are compressed.
+        name: How errors name the file.
+    """
+
+    def __init__(self, file: Stream, compression: Compression, name: str | os.PathLike[str]) -> None:
+        self._file, self._compression, self._name = file, compression, name
+        self._pending = b""
+        self._inflater = zlib.decompressobj(WINDOW_BITS[compression])
+        self._is_fresh = True
+
+    def read(self, count: int) -> bytes:
+        """At most so many plain bytes; none at the end."""
+        while True:
+            if not self._pending:
+                self._pending = self._file.read(_READ)
+                if not self._pending:
+                    return self._at_end()
+            if self._inflater.eof:
+                self._pending = self._pending.lstrip(b"\0")  # gzip allows padding between members
+                if not self._pending:
+                    continue
+                self._inflater = zlib.decompressobj(WINDOW_BITS[self._compression])
+            try:
+                plain = self._inflater.decompress(self._pending, count)
+            except zlib.error as error:
+                raise DataError(
+                    f"{self._name}: damaged {self._compression} data ({error}); the file is not "
+                    f"{self._compression}, or was changed: copy or write it anew"
+                ) from error
+            self._is_fresh = False
+            self._pending = (
+                self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
+            )
+            if plain:
+                return plain
+
+    def _at_end(self) -> bytes:
+        if self._inflater.eof or self._is_fresh:
+            return b""
+        plain = self._inflater.flush()
+        if plain or self._inflater.eof:
+            return plain
+        raise DataError(
+            f"{self._name}: the {self._compression} data ends too early; the file was cut short: "
+            f"copy or write it anew"
+        )

@@ -1,0 +1,33 @@
+"""The examples in the docstrings do what they say."""
+
+import doctest
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+MODULES = [
+    "byte_windows",
+    "castagnoli",
+    "checksum",
+    "conversion",
+    "digits",
+    "example_parsing",
+    "example_writing",
+    "idx",
+    "ragged",
+    "record_batch",
+    "record_index",
+    "sharding",
+    "shuffling",
+    "stacking",
+    "tfrecord_reader",
+    "tfrecord_writer",
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # what they write goes with the test
+    result = doctest.testmod(import_module(f"stratagem.data.{module}"))
+    assert result.attempted > 0 and result.failed == 0
