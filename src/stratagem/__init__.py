@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stratagem.errors import DeviceError as DeviceError
     from stratagem.errors import DeviceNotFoundError as DeviceNotFoundError
     from stratagem.errors import DeviceSpecError as DeviceSpecError
+    from stratagem.errors import KeepError as KeepError
     from stratagem.errors import LaunchError as LaunchError
     from stratagem.errors import LimitExceeded as LimitExceeded
     from stratagem.errors import ProgramRefused as ProgramRefused
@@ -89,6 +90,7 @@ _HOMES = {
     "FixedShards": "stratagem.devices",
     "GreedyLoadBalancing": "stratagem.devices",
     "InputContext": "stratagem.strategies",
+    "KeepError": "stratagem.errors",
     "LaunchError": "stratagem.errors",
     "LimitExceeded": "stratagem.errors",
     "LocalDevice": "stratagem.devices",

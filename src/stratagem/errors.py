@@ -10,6 +10,7 @@ StratagemError
 │   ├── TaskUnreachable (ConnectionError)  no connection to a task within the deadline
 │   ├── TaskLost (ConnectionError)         the connection broke, or the task died, during a call
 │   ├── WorkerLost (ConnectionError)       a worker of a synchronous group died, left or did not answer in time
+│   ├── RolledBack                         parameter servers went back to an earlier step, or begin anew
 │   ├── DeadlineExceeded (TimeoutError)    the task did not answer in time
 │   ├── AuthenticationError                wrong or missing secret, or TLS that does not fit
 │   ├── ProtocolError                      another protocol version, or bytes that are no frame
@@ -74,6 +75,10 @@ class TaskLost(RemoteError, ConnectionError):
 
 class WorkerLost(RemoteError, ConnectionError):
     """A worker of a synchronous group died, left or did not answer in time; `task` names it."""
+
+
+class RolledBack(RemoteError):
+    """Parameter servers went back to an earlier step, or begin anew: what was pushed since is void."""
 
 
 class DeadlineExceeded(RemoteError, TimeoutError):

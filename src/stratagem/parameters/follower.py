@@ -3,12 +3,12 @@
 import time
 from collections.abc import Sequence
 
-from stratagem.errors import RemoteError
+from stratagem.errors import RemoteError, RolledBack
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import Decision
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
-from stratagem.parameters.store import Array, RolledBack
+from stratagem.parameters.store import Array
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.wire import Fields, Response
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stratagem.errors import KeepError, RemoteError, StratagemError, StrategyError
+from stratagem.errors import KeepError, RemoteError, RolledBack, StratagemError, StrategyError
 from stratagem.keep import Cut, Manifest, ShardRecord, TensorEntry
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import Authority, Decision
@@ -19,7 +19,7 @@ from stratagem.parameters.cutting import KEPT_CUTS, shard_name
 from stratagem.parameters.gatherings import Gatherings
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
-from stratagem.parameters.store import Array, RolledBack
+from stratagem.parameters.store import Array
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.wire import Fields
 

@@ -15,12 +15,12 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from stratagem.errors import DeadlineExceeded, StratagemError, TaskLost, TaskUnreachable
+from stratagem.errors import DeadlineExceeded, RolledBack, StratagemError, TaskLost, TaskUnreachable
 from stratagem.parameters import protocol
 from stratagem.parameters.machines import Push
 from stratagem.parameters.planning import ModelPlan, Pieces
 from stratagem.parameters.protocol import LOST, OK, OVER, PENDING, ROLLED_BACK, SEND, STATE, WAIT, WANTED
-from stratagem.parameters.store import Array, RolledBack
+from stratagem.parameters.store import Array
 from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Response

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from stratagem.errors import RolledBack
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import APPLIED, COUNTED
@@ -16,7 +17,7 @@ from stratagem.parameters.leader import Leader
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
 from stratagem.parameters.protocol import OK, OVER, PENDING, ROLLED_BACK, SEND, STATE
-from stratagem.parameters.store import RolledBack, Store
+from stratagem.parameters.store import Store
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import Handler, Reply, Request
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.errors import ProtocolError, RemoteError
+from stratagem.errors import ProtocolError, RolledBack
 from stratagem.parameters.authority import APPLIED, COUNTED, Decision
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.locks import SharedLock
@@ -24,10 +24,6 @@ from stratagem.runtime.programs import CompiledProgram
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Key: TypeAlias = tuple[int, str, int]
 _LOOK_EVERY = 1.0
-
-
-class RolledBack(RemoteError):
-    """All servers have gone back to an earlier step: what was pushed since is void."""
 
 
 class Lead(Protocol):
