@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEER := .venv-peer
 BENCH := .venv-bench
-TESTERS ?= 3
+TESTERS ?= 2
 ROUNDS ?= 50
 SEED ?= 0
 
@@ -29,7 +29,8 @@ demo: $(VENV)/.ready  ## train the embedded digits, on one device and on a clust
 	$(BIN)/stratagem demo
 
 test: $(VENV)/.ready  ## all tests that need no other framework
-	$(BIN)/pytest --numprocesses $(TESTERS) --dist loadgroup tests/unit tests/process
+	$(BIN)/pytest --numprocesses $(TESTERS) --dist loadfile tests/unit
+	$(BIN)/pytest tests/process
 
 test-peer: $(PEER)/.ready  ## the tests against TensorFlow, in an environment of their own
 	$(PEER)/bin/pytest tests/peer

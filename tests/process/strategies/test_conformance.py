@@ -83,11 +83,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results(REFERENCE, tmp_path_factory.mktemp("reference"))
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in CONTENDERS],
-    ids=str,
-)
+@pytest.fixture(scope="module", params=CONTENDERS, ids=str)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Contender, dict[str, Any]]:
