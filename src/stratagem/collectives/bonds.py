@@ -12,6 +12,7 @@ from stratagem.collectives.meeting import Introduction, meet
 from stratagem.collectives.members import Members, Registrar
 from stratagem.errors import ProtocolError, RemoteError, StratagemError
 from stratagem.runtime.wire import Reply, Request
+from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")
 _TELLING_SECONDS: Final = 1.0
@@ -243,8 +244,3 @@ class Bonds:
         if not isinstance(worker, int) or worker not in self._parted:
             raise ProtocolError(f"a call of worker {worker!r:.40}, which is none of {self._members.others}")
         return worker
-
-
-def first_line(error: BaseException) -> str:
-    """What went wrong, without the far side's traceback."""
-    return str(error).partition("\n")[0]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
-from stratagem.collectives.bonds import Bonds, first_line
+from stratagem.collectives.bonds import Bonds
 from stratagem.collectives.failures import Failure, has_left, lost
 from stratagem.collectives.ledger import Ledger
 from stratagem.collectives.lines import Lines
@@ -17,6 +17,7 @@ from stratagem.runtime.wire import Reply, Request
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.channels import Channel, Message
 from stratagem.runtime.wire.deadlines import Stall
+from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")
 _LOG_EVERY: Final = 5.0

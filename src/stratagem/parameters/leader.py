@@ -22,6 +22,7 @@ from stratagem.parameters.part import ModelPart
 from stratagem.parameters.store import Array
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.wire import Fields
+from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")
 _HOLD_SECONDS = 30.0
@@ -341,7 +342,7 @@ class Leader:
         def restore(server: int) -> None:
             record = cut.manifest.record(shard_name(server))
             if server == 0:
-                self.part.restore(None, cut.manifest.step, record)
+                self.part.restore(cut.manifest.step, record)
             else:
                 fields = {"step": cut.manifest.step, "record": record.to_dict()}
                 self._call(server, protocol.RESTORE, fields)
@@ -422,9 +423,7 @@ class Leader:
     def _record(self, server: int, step: int) -> ShardRecord:
         if server == 0:
             return self.part.written(step, _CUT_SECONDS)
-        if (
-            server not in self.part.config.participants
-        ):  # it has no part in updates, and so does not hear of cuts
+        if server not in self.part.config.participants:  # no part in updates, so it does not hear of cuts
             self._call(server, protocol.CUT, {"step": step, "now": True}, seconds=_CUT_SECONDS)
         answer = self._call(server, protocol.CUT, {"step": step, "now": False}, seconds=_CUT_SECONDS)
         return ShardRecord.from_dict(answer["record"])
@@ -469,9 +468,6 @@ class Leader:
 
     def _everywhere(self, act: Callable[[int], T]) -> list[T]:
         """Do something on every server at once."""
-        return list(self._at_once(act))
-
-    def _at_once(self, act: Callable[[int], T]) -> Iterable[T]:
         servers = range(len(self.part.config.servers))
         if len(servers) == 1:
             return [act(0)]
@@ -490,8 +486,8 @@ class Leader:
                     self.part.config.workers[worker]: count
                     for worker, count in sorted(self.authority.dropped.items())
                 },
-                "active": [self.part.config.workers[worker] for worker in sorted(self.authority.active)],
-                "waits_for": [self.part.config.workers[worker] for worker in self.authority.missing()],
+                "active": self.names(sorted(self.authority.active)),
+                "waits_for": self.names(self.authority.missing()),
                 "last_cut": self._cut_step if self.part.cuts is not None else None,
             }
 
@@ -508,7 +504,7 @@ def _caught(act: Callable[[int], None]) -> Callable[[int], KeepError | None]:
         try:
             act(server)
         except KeepError as error:
-            return KeepError(str(error).partition("\n")[0])  # without the far side's traceback
+            return KeepError(first_line(error))
         return None
 
     return caught

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -19,11 +19,12 @@ from stratagem.errors import DeadlineExceeded, RolledBack, StratagemError, TaskL
 from stratagem.parameters import protocol
 from stratagem.parameters.machines import Push
 from stratagem.parameters.planning import ModelPlan, Pieces
-from stratagem.parameters.protocol import LOST, OK, OVER, PENDING, ROLLED_BACK, SEND, STATE, WAIT, WANTED
+from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
 from stratagem.parameters.store import Array
 from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Response
+from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")
 _LOG_EVERY = 5.0
@@ -83,9 +84,13 @@ class Link:
         self._epoch = ""
         self._sequence = 0
         self._patience = plan.options.rejoin_timeout
+        self._participants = frozenset(plan.configs[0].participants)
         count = len(plan.configs)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="stratagem-link") if count > 1 else None
-        self._buffers = [[Buffers(_BUFFERS) for _ in config.leaves] for config in plan.configs]
+        self._buffers = [
+            [(Buffers(_BUFFERS), held.spec.shape, np.dtype(held.spec.dtype)) for held in config.leaves]
+            for config in plan.configs
+        ]
         self._next_log = 0.0
         self._gathers = 0
         # Of one thread at a time: the user's, and the one that tells a restarted leader that this worker pauses.
@@ -119,7 +124,7 @@ class Link:
             except _Unrecoverable as error:
                 raise TaskLost(str(error)) from None
             except _GONE as error:
-                waiting = _first_line(error)
+                waiting = first_line(error)
                 if time.monotonic() - began > self._patience:
                     self._give_up(waiting, time.monotonic() - began)
             if waiting is None:
@@ -127,18 +132,20 @@ class Link:
                     _log.warning("%s is back, at step %d", self._server.task, self.step)
                 return
             self._say_waiting(waiting, time.monotonic() - began)
-            time.sleep(_PAUSE)
+            time.sleep(
+                _PAUSE
+            )  # a server that is coming up, or a chief on its way, has no event to wait for here
 
     def _give_up(self, problem: str, seconds: float) -> NoReturn:
-        snapshots = (
-            ". There are no snapshots that they could come back from: give the strategy a snapshot_dir (stratagem run "
-            "makes one by itself)"
-        )
+        hint = ""
+        if self._plan.options.snapshot_dir is None:
+            hint = (
+                ". There are no snapshots that they could come back from: give the strategy a snapshot_dir (stratagem run "
+                "makes one by itself)"
+            )
         raise TaskLost(
             f"the parameter servers could not be reached for {seconds:.0f} s (rejoin_timeout={self._patience:g}): {problem}. "
-            "Either they are not running, or the job is over and they have ended"
-            + snapshots
-            * (self._plan.options.snapshot_dir is None)
+            f"Either they are not running, or the job is over and they have ended{hint}"
         )
 
     def _try_to_join(self) -> str | None:
@@ -155,19 +162,19 @@ class Link:
         }
         answer = self._call(0, protocol.JOIN, fields).fields
         match answer[STATE]:
-            case state if state == OK:
+            case protocol.OK:
                 self._epoch, self.step = answer["epoch"], answer["step"]
                 return None
-            case state if state == WANTED:
+            case protocol.WANTED:
                 self._fill()
                 self._call(0, protocol.OPEN, {"model": self.name, "starts": starts})
                 return self._try_to_join()
-            case state if state == WAIT:
+            case protocol.WAIT:
                 return str(answer["why"])
-            case state if state == OVER:
+            case protocol.OVER:
                 _log.warning("there is nothing left to do here: %s", answer["why"])
                 raise SystemExit(0)
-            case state if state == LOST:
+            case protocol.LOST:
                 raise _Unrecoverable(str(answer["why"]))
             case _:
                 raise RolledBack(str(answer.get("why", answer)))
@@ -223,8 +230,7 @@ class Link:
         with self._turn:
             self._is_paused = False
             if self._pulled_epoch != self._epoch:  # the servers have gone back since
-                pulled = self.pull()
-                return Outcome(VOID, pulled.step, pulled.leaves)
+                return replace(self.pull(), kind=VOID)
             return self._push(rows, gradients, commons, metrics, base)
 
     def _push(
@@ -247,10 +253,9 @@ class Link:
                 # Counted here, and applied by the time that another server was asked: all have it by now.
                 return self._outcome(answers) if len(kinds) == 1 else self.pull()
             except _GONE as error:
-                self.connect(_first_line(error))
+                self.connect(first_line(error))
             if self._epoch != epoch:
-                pulled = self.pull()
-                return Outcome(VOID, pulled.step, pulled.leaves)
+                return replace(self.pull(), kind=VOID)
 
     def _push_to(self, delivery: "_Delivery", gradients: Pieces, server: int) -> Response:
         push = delivery.push
@@ -304,10 +309,7 @@ class Link:
 
     def _take(self, server: int) -> list[Array]:
         """Memory for what a server sends, which nobody uses any more."""
-        return [
-            buffers.take(held.spec.shape, np.dtype(held.spec.dtype))
-            for buffers, held in zip(self._buffers[server], self._plan.configs[server].leaves, strict=True)
-        ]
+        return [buffers.take(shape, dtype) for buffers, shape, dtype in self._buffers[server]]
 
     def fetch(self) -> tuple[int, Pieces]:
         """All values of all servers at one step."""
@@ -319,7 +321,7 @@ class Link:
                 answers = self._everywhere(lambda server: self._read(server, step))
             finally:
                 self._call(0, protocol.RELEASE, holder)
-            found = {answers[server].fields["step"] for server in self._plan.configs[0].participants}
+            found = {answers[server].fields["step"] for server in self._participants}
             if found != {step}:  # held for too long
                 raise RolledBack(
                     f"values of steps {sorted(found)} came together, those of {step} were asked for"
@@ -330,7 +332,7 @@ class Link:
 
     def _read(self, server: int, step: int) -> Response:
         """All that a server holds; one without variables is at no step."""
-        at = step if server in self._plan.configs[0].participants else 0
+        at = step if server in self._participants else 0
         told = {"model": self.name, "epoch": self._epoch, "step": at}
         return self._call(server, protocol.READ, told, seconds=300.0)
 
@@ -404,7 +406,7 @@ class Link:
                 try:
                     return act()
                 except _GONE as error:
-                    self.connect(_first_line(error))
+                    self.connect(first_line(error))
 
     def _everywhere(self, act: Callable[[int], T]) -> list[T]:
         if self._threads is None:
@@ -423,8 +425,7 @@ class Link:
 
     def _on_participants(self, act: Callable[[int], Response]) -> list[Response | None]:
         """The same, for those servers only that have something to do with every push."""
-        participants = set(self._plan.configs[0].participants)
-        return self._everywhere(lambda server: act(server) if server in participants else None)
+        return self._everywhere(lambda server: act(server) if server in self._participants else None)
 
     def _say_waiting(self, what: str, seconds: float) -> None:
         now = time.monotonic()
@@ -461,7 +462,3 @@ def _result(future: Any) -> Any:
         return future.result()
     except Exception as error:  # noqa: BLE001  handed on as a value, raised by who collects them
         return error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

@@ -128,7 +128,7 @@ class ModelPart:
             raise KeepError("there is no snapshot_dir, so there are no cuts")
         return self._writer.written(step, seconds)
 
-    def restore(self, epoch: str | None, step: int, record: ShardRecord) -> None:
+    def restore(self, step: int, record: ShardRecord) -> None:
         """Go back to a cut.
 
         Raises:
@@ -152,7 +152,7 @@ class ModelPart:
             )
         if self._writer is not None:
             self._writer.forget()
-        self.filled.fill(epoch, step, [arrays[held.name] for held in self.config.held])
+        self.filled.fill(step, [arrays[held.name] for held in self.config.held])
 
     def close(self) -> None:
         """End its thread."""

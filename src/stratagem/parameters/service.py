@@ -112,7 +112,7 @@ class ParameterService:
 
     def _fill(self, request: Request) -> Reply:
         """The chief brings initial values; they are answered from when the leader says so."""
-        self._part(request).filled.fill(None, 0, request.tensors)
+        self._part(request).filled.fill(0, request.tensors)
         return Reply()
 
     def _open(self, request: Request) -> Reply:
@@ -125,7 +125,7 @@ class ParameterService:
 
     def _restore(self, request: Request) -> Reply:
         fields = request.fields
-        self._part(request).restore(None, fields["step"], ShardRecord.from_dict(fields["record"]))
+        self._part(request).restore(fields["step"], ShardRecord.from_dict(fields["record"]))
         return Reply()
 
     def _cut(self, request: Request) -> Reply:

@@ -116,14 +116,14 @@ class Store:
 
     # Values.
 
-    def fill(self, epoch: str | None, version: int, values: Sequence[Array]) -> None:
-        """Take values, and forget all that was pushed before."""
+    def fill(self, version: int, values: Sequence[Array]) -> None:
+        """Take values, and forget all that was pushed before; they are answered from when it is told to begin."""
         _check(values, self.config.held, "values")
         with self._lock.alone(), self._changed:
             with jax.enable_x64(True):
                 self._values = [jnp.array(value, device=self._device, copy=True) for value in values]
             jax.block_until_ready(self._values)
-            self.epoch, self.version = epoch, version
+            self.epoch, self.version = None, version
             self._staged.clear()
             self._under_way.clear()
             self._changed.notify_all()
@@ -202,13 +202,12 @@ class Store:
         with self._changed:
             self._staged.setdefault(push[:3], Staged(push.rows, tensors[:count], tensors[count:]))
 
-    def own(self, push: Push) -> bool:
-        """Its worker is about to be answered although the push is not decided; whether it is still waiting here."""
+    def own(self, push: Push) -> None:
+        """Its worker is about to be answered although the push is not applied yet."""
         with self._changed:
             staged = self._staged.get(push[:3])
             if staged is not None:
                 staged.own()
-            return staged is not None
 
     def has(self, push: Push) -> bool:
         """Whether a push waits here."""

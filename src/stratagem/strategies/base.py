@@ -12,6 +12,7 @@ import optax
 
 from stratagem.cluster import ClusterSpec
 from stratagem.errors import StrategyError
+from stratagem.strategies.batches import Batches
 from stratagem.strategies.engines import Engine, Step
 from stratagem.strategies.feeds import Feed, InStepFeed
 from stratagem.strategies.input_context import InputContext
@@ -126,7 +127,7 @@ class Strategy:
 
     # Data.
 
-    def distribute(self, batches: Iterable[Any]) -> Iterable[Any]:
+    def distribute(self, batches: Iterable[Any]) -> Batches:
         """Give each worker its share of each global batch, on its devices, one step ahead.
 
         Args:
@@ -135,7 +136,7 @@ class Strategy:
         """
         return self._feed.share(batches)
 
-    def distribute_from_function(self, fn: Callable[[InputContext], Iterable[Any]]) -> Iterable[Any]:
+    def distribute_from_function(self, fn: Callable[[InputContext], Iterable[Any]]) -> Batches:
         """The same, for batches that each worker makes for itself: nothing is shared out.
 
         Args:

@@ -1,21 +1,25 @@
 """How batches reach the workers of a strategy: who gets what of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from stratagem.strategies.inputs import DistributedBatches
+import numpy as np
+
+from stratagem.errors import DataError
+from stratagem.strategies.batches import HOW_TO_SHARE, Batches, digest, placed_ahead, with_rows
 from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.rows import count_rows, share_of, take_rows
 from stratagem.strategies.workers import Workers
 
 
 class Feed(Protocol):
     """Deals batches out among workers."""
 
-    def share(self, batches: Iterable[Any]) -> Iterable[Any]:
+    def share(self, batches: Iterable[Any]) -> Batches:
         """This worker's part of global batches, on its devices."""
         ...
 
-    def own(self, batches: Iterable[Any]) -> Iterable[Any]:
+    def own(self, batches: Iterable[Any]) -> Batches:
         """Batches that are this worker's alone, on its devices."""
         ...
 
@@ -32,10 +36,46 @@ class InStepFeed:
         self._replicas = replicas
         self._workers = workers
 
-    def share(self, batches: Iterable[Any]) -> Iterable[Any]:
+    def share(self, batches: Iterable[Any]) -> Batches:
         """This worker's share of each global batch."""
-        return DistributedBatches(batches, self._replicas, self._workers, shares=True)
+        return Batches(lambda: placed_ahead(self._shared_out(batches), self._replicas))
 
-    def own(self, batches: Iterable[Any]) -> Iterable[Any]:
+    def own(self, batches: Iterable[Any]) -> Batches:
         """All of them, then empty ones until all workers have come to the end of theirs."""
-        return DistributedBatches(batches, self._replicas, self._workers, shares=False)
+        return Batches(lambda: placed_ahead(self._until_all_have_ended(batches), self._replicas))
+
+    def _shared_out(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """This worker's share of each global batch; it may be empty where there are more workers than rows."""
+        index, count = self._workers.index, self._workers.count
+        for number, batch in enumerate(with_rows(batches)):
+            if number == 0 and count > 1:
+                self._check_same(batch)
+            yield batch if count == 1 else take_rows(batch, share_of(count_rows(batch), index, count))
+
+    def _until_all_have_ended(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """This worker's own batches, then empty ones for as long as others still have some.
+
+        All take part in every update: a worker that simply stopped would keep the others waiting.
+        """
+        own = with_rows(batches)
+        empty: Any = None
+        while True:
+            batch = next(own, None)
+            has_one = batch is not None
+            if self._workers.count > 1:
+                if not any(bool(each) for each in self._workers.gather(np.asarray(has_one))):
+                    return
+            elif not has_one:
+                return
+            if has_one:
+                empty = take_rows(batch, slice(0, 0))
+            yield batch if has_one else empty
+
+    def _check_same(self, batch: Any) -> None:
+        """Raise unless all workers were given the same first batch."""
+        told = [each.tobytes() for each in self._workers.gather(np.frombuffer(digest(batch), np.uint8))]
+        others = [str(worker) for worker, each in enumerate(told) if each != told[0]]
+        if others:
+            raise DataError(
+                f"the first batch of worker {', '.join(others)} is not that of worker 0: {HOW_TO_SHARE}"
+            )

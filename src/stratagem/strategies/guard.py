@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from stratagem.collectives import Group
 from stratagem.errors import RemoteError, StratagemError
+from stratagem.runtime.wire.failures import first_line
 
 T = TypeVar("T")
 _LOOK_SECONDS: Final = 0.2
@@ -49,7 +50,7 @@ class Guard:
         except (RuntimeError, ValueError) as error:  # what XLA raises depends on which of its parts noticed
             self._group.check(self._timeout + 1)  # it hears of a loss in its own time
             raise RemoteError(
-                f"XLA failed between workers, though every one of them answers: {str(error).splitlines()[0]}. Let all "
+                f"XLA failed between workers, though every one of them answers: {first_line(error)}. Let all "
                 "workers reach each other at any port, and train the same model with the same options"
             ) from error
 

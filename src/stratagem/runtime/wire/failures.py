@@ -19,6 +19,11 @@ def describe_failure(error: BaseException) -> Fields:
     }
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, without the far side's traceback."""
+    return str(error).partition("\n")[0]
+
+
 def _sendable(text: str) -> str:
     """Without the halves of characters that names of files may hold, and msgpack may not."""
     return text.encode(errors="replace").decode()
