@@ -27,6 +27,9 @@ SNAPSHOT_DIR = "STRATAGEM_SNAPSHOT_DIR"
 """Where the parameter servers of a run keep their cuts; the launcher makes it."""
 SHARED_MEMORY = "STRATAGEM_SHM"
 """`off` keeps tensors out of shared memory, also between tasks on one host."""
+PIN = "STRATAGEM_PIN"
+"""`off` lets every worker compute on all cores of its host, also beside other workers."""
+_OFF = {"off", "0", "false", "no"}
 
 
 def current(environ: Mapping[str, str] | None = None) -> Mapping[str, str]:
@@ -71,7 +74,12 @@ def tls_files(environ: Mapping[str, str] | None = None) -> tuple[str | None, str
 
 def shared_memory(environ: Mapping[str, str] | None = None) -> bool:
     """Whether tasks on one host may exchange tensors through shared memory."""
-    return current(environ).get(SHARED_MEMORY, "").lower() not in {"off", "0", "false", "no"}
+    return current(environ).get(SHARED_MEMORY, "").lower() not in _OFF
+
+
+def pins_cores(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether workers that share a host keep to cores of their own."""
+    return current(environ).get(PIN, "").lower() not in _OFF
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> int | None:

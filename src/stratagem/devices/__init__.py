@@ -3,7 +3,6 @@
 Importing this imports neither JAX nor NumPy; JAX's backends start when the devices are first looked at.
 """
 
-from stratagem.devices.backend import avoid_oversubscription as avoid_oversubscription
 from stratagem.devices.backend import compute_in_calling_thread as compute_in_calling_thread
 from stratagem.devices.backend import guard_collectives as guard_collectives
 from stratagem.devices.balance import GreedyLoadBalancing as GreedyLoadBalancing
@@ -11,6 +10,7 @@ from stratagem.devices.balance import PlacementRule as PlacementRule
 from stratagem.devices.balance import RoundRobin as RoundRobin
 from stratagem.devices.balance import assign as assign
 from stratagem.devices.configuration import configure as configure
+from stratagem.devices.cores import share_host as share_host
 from stratagem.devices.gpus import visible_gpus as visible_gpus
 from stratagem.devices.local import LocalDevice as LocalDevice
 from stratagem.devices.local import find_device as find_device

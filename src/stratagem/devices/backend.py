@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stratagem.devices.threads import (
-    one_thread_environment,
+    limited_environment,
     pool_size,
     requested_devices,
     thread_environment,
@@ -120,14 +120,13 @@ def _configured_cpu_devices(environ: Mapping[str, str]) -> int:
 _ASYNC_DISPATCH = "JAX_CPU_ENABLE_ASYNC_DISPATCH"
 
 
-def avoid_oversubscription() -> None:
-    """Let XLA compute on one thread, since other workers compute on this machine's other cores.
+def limit_threads(threads: int) -> None:
+    """Let XLA compute with so many threads, since other processes compute on this machine's other cores.
 
-    Without effect where the user has decided otherwise, or has started JAX already.
+    Without effect on what the user has decided, or where JAX has been started already.
     """
     if not backends_started():
-        set_variables(one_thread_environment(current()))
-        compute_in_calling_thread()
+        set_variables(limited_environment(threads, current()))
 
 
 def compute_in_calling_thread() -> None:

@@ -94,14 +94,21 @@ def virtual_device_environment(
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
-def one_thread_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What to set beside `environ` so that XLA computes on one thread: for processes that share a machine.
+def limited_environment(threads: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """What to set beside `environ` so that XLA computes with so many threads: for processes that share a machine.
+
+    With several CPU devices the pool stays as large as these need, and each device computes on one thread.
 
     Example:
-        >>> one_thread_environment({})
-        {'XLA_FLAGS': '--xla_cpu_multi_thread_eigen=false'}
+        >>> limited_environment(1, {})
+        {'XLA_FLAGS': '--xla_cpu_multi_thread_eigen=false', 'PJRT_NPROC': '1'}
+        >>> limited_environment(3, {"NPROC": "8"})
+        {}
     """
     flags = environ.get(_XLA_FLAGS, "")
-    if "xla_cpu_multi_thread_eigen" in flags:
-        return {}
-    return {_XLA_FLAGS: f"{flags} {_ONE_THREAD}".strip()}
+    limited = {}
+    if threads == 1 and "xla_cpu_multi_thread_eigen" not in flags:
+        limited[_XLA_FLAGS] = f"{flags} {_ONE_THREAD}".strip()
+    if requested_devices(environ) == 1 and not any(name in environ for name in POOL_SIZE):
+        limited[POOL_SIZE[0]] = str(threads)
+    return limited

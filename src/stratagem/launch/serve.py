@@ -59,9 +59,10 @@ def serve(
         )
     signal.signal(signal.SIGTERM, _leave)
 
-    from stratagem.devices import compute_in_calling_thread
+    from stratagem.devices import compute_in_calling_thread, share_host
     from stratagem.runtime import Server  # starts JAX: only now is it known that there is something to serve
 
+    share_host(config)
     compute_in_calling_thread()
     secret = secret_file.read_bytes().strip() if secret_file is not None else None
     with Server(

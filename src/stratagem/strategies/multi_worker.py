@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from stratagem.cluster import ClusterConfig
 from stratagem.collectives import GroupOptions
-from stratagem.devices import visible_gpus
+from stratagem.devices import share_host, visible_gpus
 from stratagem.environment import current
 from stratagem.errors import StrategyError
 from stratagem.runtime import Server
@@ -14,7 +14,7 @@ from stratagem.strategies.distributed import start_xla
 from stratagem.strategies.engines import Engine, MirroredEngine
 from stratagem.strategies.group_workers import GroupWorkers
 from stratagem.strategies.multi_worker_engine import MultiWorkerEngine, Reducer
-from stratagem.strategies.own_task import ClusterLike, own_config, share_host, worker_tasks
+from stratagem.strategies.own_task import ClusterLike, own_config, worker_tasks
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.workers import Alone, Workers
 

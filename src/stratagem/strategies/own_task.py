@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_cluster
-from stratagem.devices import avoid_oversubscription
+from stratagem.cluster import ClusterConfig, ClusterSpec, resolve_cluster
 from stratagem.errors import StrategyError
 from stratagem.runtime.peers import task_name
 
@@ -43,10 +42,3 @@ def worker_tasks(config: ClusterConfig) -> list[str]:
     if own not in tasks:
         raise StrategyError(f"{own} does not train: this strategy is for {', '.join(tasks)}")
     return tasks
-
-
-def share_host(config: ClusterConfig) -> None:
-    """See to it that tasks on one host do not each use all of its cores; before JAX starts."""
-    own = Address.parse(config.address or "").host
-    if sum(Address.parse(task.address).host == own for task in config.cluster.tasks()) > 1:
-        avoid_oversubscription()

@@ -5,7 +5,7 @@ from typing import Literal
 
 from stratagem import environment
 from stratagem.cluster import ClusterConfig
-from stratagem.devices import compute_in_calling_thread
+from stratagem.devices import share_host
 from stratagem.errors import StrategyError, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions
@@ -13,7 +13,7 @@ from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
 from stratagem.runtime import Server
 from stratagem.runtime.peers import task_name
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.own_task import ClusterLike, own_config, share_host, worker_tasks
+from stratagem.strategies.own_task import ClusterLike, own_config, worker_tasks
 from stratagem.strategies.parameter_server_engine import ParameterServerEngine
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.server_workers import ServerWorkers
@@ -125,7 +125,7 @@ def _own_task(cluster: ClusterLike | None) -> ClusterConfig:
 
 def _serve(config: ClusterConfig) -> None:
     """Be a parameter server until the job is done."""
-    compute_in_calling_thread()
+    share_host(config)
     with Server(config.cluster, config.job_name, config.task_index) as server:
         server.join()
     raise SystemExit(0)

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 PROGRAM = """
-from stratagem.devices import avoid_oversubscription
-avoid_oversubscription()
+from stratagem.devices import compute_in_calling_thread
+compute_in_calling_thread()
 import jax
 import jax.numpy as jnp
 print(jax._src.xla_bridge._CPU_ENABLE_ASYNC_DISPATCH.value, float(jnp.arange(4).sum()))

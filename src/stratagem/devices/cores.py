@@ -1,0 +1,67 @@
+"""How the tasks of one job share a host: each worker keeps to cores of its own, a server uses those that are left.
+
+Threads that wake each other across cores, and caches that have to be filled again, cost a worker with small steps a
+fifth of its time; so workers are bound, as `mpirun` does it. Only where nobody has bound the process before: a
+scheduler that did knows better.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+
+from stratagem.cluster import Address, ClusterConfig
+from stratagem.devices.backend import compute_in_calling_thread, limit_threads
+from stratagem.environment import pins_cores
+
+_log = logging.getLogger(__name__)
+_TRAINING = ("chief", "worker")
+
+
+def share_host(config: ClusterConfig) -> None:
+    """See to it that this task does not take the cores on which others of its job compute; before JAX starts."""
+    own = Address.parse(config.address or "").host
+    tasks = [task for task in config.cluster.tasks() if Address.parse(task.address).host == own]
+    workers = [task for task in tasks if task.job in _TRAINING]
+    if config.job_name not in _TRAINING:
+        limit_threads(max(1, _core_count() - len(workers)))
+        compute_in_calling_thread()
+        return
+    place = [(task.job, task.index) for task in workers].index((config.job_name, config.task_index))
+    cores = _keep_to_share(place, len(workers))
+    if len(tasks) > 1 and cores == 1:
+        limit_threads(1)
+        compute_in_calling_thread()
+
+
+def share_of_cores(cores: Sequence[int], index: int, count: int) -> list[int]:
+    """The part of `cores` for process `index` of `count`: neighbours, about as many for each.
+
+    Example:
+        >>> share_of_cores([0, 1, 2, 3, 4], 1, 2)
+        [2, 3, 4]
+    """
+    return list(cores[index * len(cores) // count : (index + 1) * len(cores) // count])
+
+
+def _core_count() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _keep_to_share(index: int, count: int) -> int:
+    """Bind this thread, and all that it starts, to its part of the machine's cores; how many it should use.
+
+    It stays unbound if the user wishes so, if somebody has bound it before, where there are not enough cores for
+    all, and on systems that cannot do it.
+    """
+    available = _core_count()
+    wanted = max(1, available // count)
+    if not hasattr(os, "sched_setaffinity") or not pins_cores():
+        return wanted
+    if available != os.cpu_count() or not 1 < count <= available:
+        return wanted
+    share = share_of_cores(sorted(os.sched_getaffinity(0)), index, count)
+    os.sched_setaffinity(0, share)
+    _log.info(
+        "process %d of %d on this host keeps to cores %s (STRATAGEM_PIN=off: to all)", index, count, share
+    )
+    return len(share)
