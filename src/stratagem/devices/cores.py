@@ -28,6 +28,8 @@ def share_host(config: ClusterConfig) -> None:
         return
     place = [(task.job, task.index) for task in workers].index((config.job_name, config.task_index))
     cores = _keep_to_share(place, len(workers))
+    if len(tasks) > len(workers):
+        _let_servers_go_first()
     if len(tasks) > 1 and cores == 1:
         limit_threads(1)
         compute_in_calling_thread()
@@ -65,3 +67,12 @@ def _keep_to_share(index: int, count: int) -> int:
         "process %d of %d on this host keeps to cores %s (STRATAGEM_PIN=off: to all)", index, count, share
     )
     return len(share)
+
+
+def _let_servers_go_first() -> None:
+    """Have a worker that wakes up wait for the server that runs on its core, which others wait for too.
+
+    That is what Linux's policy for computation is for; the worker's share of the core remains what it was.
+    """
+    if pins_cores() and hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
