@@ -47,11 +47,6 @@ class JobOptions:
     rejoin_timeout: float
 
 
-def is_shared(array: Any) -> bool:
-    """Whether non-trained state lives on the servers: statistics do, seeds and counters stay with their worker."""
-    return bool(jnp.issubdtype(array.dtype, jnp.floating))
-
-
 class ModelPlan:
     """One model over the servers.
 
@@ -70,6 +65,7 @@ class ModelPlan:
         self.options = options
         self._num_params = len(state.flat_params)
         self._num_opt_state = len(state.flat_opt_state)
+        self._kinds = tuple(state.kinds)
         leaves, slots = self._leaves(state), self._slots(state)
         leaf_names = [f"params/{each}" for each in names]
         leaf_names += [f"state/{number}" for number in range(len(leaves) - len(names))]
@@ -90,7 +86,7 @@ class ModelPlan:
     # What is made of a state.
 
     def _leaves(self, state: TrainState) -> list[Any]:
-        return [*state.flat_params, *(each for each in state.flat_state if is_shared(each))]
+        return [*state.flat_params, *self.shared(state.flat_state)]
 
     def _slots(self, state: TrainState) -> list[Any]:
         return [*state.flat_opt_state, *(state.flat_ema or [])]
@@ -131,6 +127,17 @@ class ModelPlan:
     def split_leaves(self, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Parameters, and the non-trained state that lives on the servers."""
         return list(leaves[: self._num_params]), list(leaves[self._num_params :])
+
+    def shared(self, pieces: Sequence[Any]) -> list[Any]:
+        """Of what there is one of for each piece of non-trained state, that of those which live on the servers."""
+        return [each for kind, each in zip(self._kinds, pieces, strict=True) if kind == "mean"]
+
+    def with_shared(self, pieces: Sequence[Any], held: Sequence[Any]) -> list[Any]:
+        """The pieces of non-trained state, those from the servers in place of what was here."""
+        ahead = iter(held)
+        return [
+            next(ahead) if kind == "mean" else each for kind, each in zip(self._kinds, pieces, strict=True)
+        ]
 
     def split_slots(self, slots: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The optimizer's state, and moving averages."""

@@ -18,7 +18,7 @@ from stratagem.strategies.feeds import Feed, InStepFeed
 from stratagem.strategies.input_context import InputContext
 from stratagem.strategies.per_replica import PerReplica
 from stratagem.strategies.workers import Workers
-from stratagem.waist import FunctionTrainable, Metrics, TrainState, new_state
+from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
 
 ScopeHook = Callable[["Strategy"], AbstractContextManager[object]]
 scope_hooks: list[ScopeHook] = []
@@ -80,7 +80,7 @@ class Strategy:
     def init(
         self,
         params: Any,
-        optimizer: optax.GradientTransformation,
+        optimizer: optax.GradientTransformation | Updater,
         ema_decay: float | None = None,
         *,
         seed: int = 0,
@@ -88,19 +88,25 @@ class Strategy:
         """The state of an untrained model, laid out as this strategy wants it.
 
         Args:
-            params: The parameters: any pytree of arrays. They are copied.
-            optimizer: Any optax optimizer.
+            params: The parameters: any pytree of arrays. They are copied. Or a model as a `Trainable`, such as
+                `sg.flax.Trainable`.
+            optimizer: Any optax optimizer, or whatever the model's front makes an `Updater` of.
             ema_decay: Keep moving averages of the parameters with this decay.
             seed: What the `rng` of loss functions is drawn from, together with the step.
         """
+        if isinstance(params, Trainable):
+            return self._engine.lay_out(state_of(params, optimizer, ema_decay, seed))
+        if isinstance(optimizer, Updater):
+            raise StrategyError(f"parameters by themselves want an optax optimizer, not {type(optimizer)}")
         return self._engine.lay_out(new_state(params, optimizer, ema_decay, seed))
 
-    def train_step(self, loss_fn: Callable[..., Any]) -> Step:
+    def train_step(self, loss_fn: Callable[..., Any] | Trainable) -> Step:
         """The function that trains a state on a batch.
 
         Args:
             loss_fn: `loss_fn(params, batch)`, or with a further argument `rng`; returns the mean loss over the
-                rows of the batch, or that and a dictionary of metrics, each a mean too.
+                rows of the batch, or that and a dictionary of metrics, each a mean too. Or a `Trainable`, which
+                brings its own.
 
         Returns:
             `step(state, batch) -> (state, metrics)`. It takes over the memory of the state that it is given: go
@@ -112,17 +118,24 @@ class Strategy:
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             tree = state.recipe.params_tree
             if tree not in built:
-                built[tree] = self._engine.build(FunctionTrainable(tree, loss_fn))
+                built[tree] = self._engine.build(
+                    loss_fn if isinstance(loss_fn, Trainable) else FunctionTrainable(tree, loss_fn)
+                )
             placed = batch if replicas.is_placed(batch) else replicas.place(batch)
             return replicas.settle(built[tree](state, placed))
 
         return step
 
     def fetch(self, state: TrainState) -> TrainState:
-        """A copy on the host: `.params`, `.opt_state`, `.ema` and `.step` as NumPy arrays."""
-        if state.recipe.served is not None:
-            return state.recipe.served.fetch(state)
-        fetched: TrainState = jax.tree.map(np.array, state)
+        """A copy on the host: `.params`, `.opt_state`, `.ema` and `.step` as NumPy arrays.
+
+        A model that the state was made of as a `Trainable` takes the trained values back.
+        """
+        served, trainable = state.recipe.served, state.recipe.trainable
+        fetched: TrainState = jax.tree.map(np.array, state) if served is None else served.fetch(state)
+        if trainable is not None:
+            trainable.commit(fetched.flat_params, fetched.flat_state)
+            state.recipe.updater.commit(fetched.flat_opt_state)
         return fetched
 
     # Data.

@@ -39,7 +39,8 @@ def forward_and_back(
     trainable: Trainable, state: TrainState, batch: Any, rng: jax.Array
 ) -> tuple[Arrays, Arrays, Metrics]:
     """Gradients, new non-trained state and metrics of one batch; traceable."""
-    (loss, others, metrics), grads = trainable.loss_and_grad(state.flat_params, state.flat_state, batch, rng)
+    seen = [*state.flat_state, *state.flat_opt_state] if trainable.reads_optimizer else state.flat_state
+    (loss, others, metrics), grads = trainable.loss_and_grad(state.flat_params, seen, batch, rng)
     return grads, others, {"loss": loss, **metrics}
 
 
@@ -59,7 +60,7 @@ class MirroredEngine:
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             grads, others, metrics = forward_and_back(trainable, state, batch, state.rng)
-            return state.updated(grads, others), metrics
+            return state.updated(grads, others), {**metrics, **trainable.report(others)}
 
         return jax.jit(step, donate_argnums=0, out_shardings=self.replicas.whole)
 
@@ -88,7 +89,8 @@ class CentralEngine:
         """Send the parameters out, bring the gradients home, update there."""
 
         def compute(state: TrainState, batch: Any) -> tuple[Arrays, Arrays, Metrics]:
-            return forward_and_back(trainable, state, batch, state.rng)
+            grads, others, metrics = forward_and_back(trainable, state, batch, state.rng)
+            return grads, others, {**metrics, **trainable.report(others)}
 
         def update(state: TrainState, grads: Arrays, others: Arrays) -> TrainState:
             # XLA computes in a device's own memory only.
@@ -99,8 +101,9 @@ class CentralEngine:
         updated = jax.jit(update, donate_argnums=0, out_shardings=self._home)
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-            # The optimizer's state and the averages stay at home: nothing that computes needs them.
-            sent = TrainState(state.flat_params, [], state.flat_state, None, state.step, state.recipe)
+            # What nothing that computes needs stays at home.
+            read = state.flat_opt_state if trainable.reads_optimizer else []
+            sent = TrainState(state.flat_params, read, state.flat_state, None, state.step, state.recipe)
             grads, others, metrics = computed(self._send(sent), batch)
             grads, others = self.replicas.copy_on(self._device, (grads, others))
             return updated(state, grads, others), metrics

@@ -61,30 +61,30 @@ class MultiWorkerEngine:
         def compute(state: TrainState, batch: Any, rows: Any) -> tuple[Arrays, Arrays, Arrays, Metrics]:
             rng = jax.random.fold_in(state.rng, index)
             grads, others, metrics = forward_and_back(trainable, state, batch, rng)
-            weighted = (
-                [rows * grad for grad in grads],
-                [rows * other for other in others if is_averaged(other)],
-            )
-            counted = [other for other in others if not is_averaged(other)]
-            return (
-                *weighted,
-                counted,
-                {name: rows * jnp.asarray(metric, jnp.float32) for name, metric in metrics.items()},
-            )
+            told = [
+                rows * new if kind == "mean" else new - old
+                for kind, old, new in zip(state.kinds, state.flat_state, others, strict=True)
+                if kind != "own"
+            ]
+            own = [other for kind, other in zip(state.kinds, others, strict=True) if kind == "own"]
+            means = {name: rows * jnp.asarray(metric, jnp.float32) for name, metric in metrics.items()}
+            return [rows * grad for grad in grads], told, own, means
 
         def update(
-            state: TrainState, summands: Sequence[Arrays], counted: Arrays, names: Sequence[str]
+            state: TrainState, summands: Sequence[Arrays], own: Arrays, names: Sequence[str]
         ) -> tuple[TrainState, Metrics]:
             *sums, rows = [_total(column) for column in zip(*summands, strict=True)]
             share = 1 / rows  # to divide every element would take several times as long
-            means = iter([each * share for each in sums])
-            grads = [next(means).astype(param.dtype) for param in state.flat_params]
-            others = iter(counted)
+            ahead, mine = iter(sums), iter(own)
+            grads = [(next(ahead) * share).astype(param.dtype) for param in state.flat_params]
             kept = [
-                next(means).astype(old.dtype) if is_averaged(old) else next(others)
-                for old in state.flat_state
+                next(mine)
+                if kind == "own"
+                else (next(ahead) * share if kind == "mean" else old + next(ahead)).astype(old.dtype)
+                for kind, old in zip(state.kinds, state.flat_state, strict=True)
             ]
-            return state.updated(grads, kept), dict(zip(names, means, strict=True))
+            metrics = {name: each * share for name, each in zip(names, ahead, strict=True)}
+            return state.updated(grads, kept), {**metrics, **trainable.report(kept)}
 
         whole = self.replicas.whole
         computed = jax.jit(compute, out_shardings=whole)
@@ -94,18 +94,17 @@ class MultiWorkerEngine:
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             rows = count_rows(batch) if jax.tree.leaves(batch) else 0
             if rows:
-                grads, averaged, counted, metrics = computed(state, batch, np.float32(rows))
+                grads, others, own, metrics = computed(state, batch, np.float32(rows))
             else:
+                kinds = list(zip(state.kinds, state.flat_state, strict=True))
                 grads = [np.zeros(param.shape, param.dtype) for param in state.flat_params]
-                averaged = [
-                    np.zeros(other.shape, other.dtype) for other in state.flat_state if is_averaged(other)
-                ]
-                counted = [other for other in state.flat_state if not is_averaged(other)]
+                others = [np.zeros(other.shape, other.dtype) for kind, other in kinds if kind != "own"]
+                own = [other for kind, other in kinds if kind == "own"]
                 metrics = {}
             names = plan.names(sorted(metrics) if rows else None)
             told = [metrics[name] if rows else np.zeros((), np.float32) for name in names]
-            with self._summands([*grads, *averaged, *told, np.float32(rows)]) as summands:
-                after: tuple[TrainState, Metrics] = updated(state, summands, counted, names=names)
+            with self._summands([*grads, *others, *told, np.float32(rows)]) as summands:
+                after: tuple[TrainState, Metrics] = updated(state, summands, own, names=names)
                 # Some summands lie in the memory of other workers, who want it back.
                 jax.block_until_ready(after)
             return after
@@ -124,11 +123,6 @@ def _total(parts: Sequence[Any]) -> Any:
         wide = jnp.promote_types(parts[0].dtype, jnp.float32)
         parts = [part.astype(wide) for part in parts]
     return functools.reduce(jnp.add, parts)
-
-
-def is_averaged(array: Any) -> bool:
-    """Whether non-trained state is averaged over workers: statistics are, seeds and counters are not."""
-    return bool(jnp.issubdtype(array.dtype, jnp.floating))
 
 
 class _MetricsPlan:

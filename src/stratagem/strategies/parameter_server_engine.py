@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from stratagem.parameters.link import Link, Outcome
-from stratagem.parameters.planning import JobOptions, ModelPlan, is_shared
+from stratagem.parameters.planning import JobOptions, ModelPlan
 from stratagem.parameters.rules import Async, Sync
 from stratagem.strategies.engines import Step
 from stratagem.strategies.replicas import Replicas
@@ -36,8 +36,7 @@ class ParameterServerEngine:
 
     def lay_out(self, state: TrainState) -> TrainState:
         """Bring a state to the servers, or join those who have; what comes back has the parameters only."""
-        names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)]
-        plan = ModelPlan(f"model-{self._models}", state, names, self._options)
+        plan = ModelPlan(f"model-{self._models}", state, state.recipe.names, self._options)
         self._models += 1
         link = Link(
             self._workers.server,
@@ -108,14 +107,14 @@ def _compute(trainable: Trainable, plan: ModelPlan, index: int, averages: bool) 
     ) -> tuple[Arrays, Arrays, Metrics, Arrays]:
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), index)
         (loss, after, metrics), grads = trainable.loss_and_grad(params, others, batch, rng)
-        moved = [new - old for old, new in zip(others, after, strict=True) if is_shared(old)]
+        statistics = zip(plan.shared(others), plan.shared(after), strict=True)
         gradients = [
             *(grad.astype(param.dtype) for grad, param in zip(grads, params, strict=True)),
-            *(each.astype(old.dtype) for each, old in zip(moved, filter(is_shared, others), strict=True)),
+            *((new - old).astype(old.dtype) for old, new in statistics),
         ]
         # The mean of several pushes has its own, which servers compute.
         commons = [] if averages else plan.plan.commons(gradients)
-        return gradients, after, {"loss": loss, **metrics}, commons
+        return gradients, after, {"loss": loss, **metrics, **trainable.report(after)}, commons
 
     return compute
 
@@ -159,8 +158,7 @@ class _Served:
         if outcome.leaves is None:
             return state
         params, shared = self.plan.split_leaves(self.plan.join(outcome.leaves))
-        ahead = iter(shared)
-        others = [next(ahead) if is_shared(each) else each for each in state.flat_state]
+        others = self.plan.with_shared(state.flat_state, shared)
         return replace(state, flat_params=params, flat_state=others, step=np.int32(outcome.step))
 
     def fetch(self, state: TrainState) -> TrainState:
@@ -169,8 +167,7 @@ class _Served:
         step, held = self.link.fetch()
         params, shared = self.plan.split_leaves(self.plan.join(held))
         opt_state, averages = self.plan.split_slots(self.plan.join_slots(held))
-        ahead = iter(shared)
-        others = [next(ahead) if is_shared(each) else np.array(each) for each in state.flat_state]
+        others = self.plan.with_shared([np.array(each) for each in state.flat_state], shared)
         return TrainState(
             params,
             opt_state,

@@ -8,6 +8,7 @@ from stratagem.waist.averages import average_gradients as average_gradients
 from stratagem.waist.ema import ExponentialMovingAverage as ExponentialMovingAverage
 from stratagem.waist.functions import FunctionTrainable as FunctionTrainable
 from stratagem.waist.interfaces import Arrays as Arrays
+from stratagem.waist.interfaces import Kind as Kind
 from stratagem.waist.interfaces import Metrics as Metrics
 from stratagem.waist.interfaces import Trainable as Trainable
 from stratagem.waist.interfaces import Updater as Updater
@@ -15,3 +16,4 @@ from stratagem.waist.optimizers import OptaxUpdater as OptaxUpdater
 from stratagem.waist.state import Recipe as Recipe
 from stratagem.waist.state import TrainState as TrainState
 from stratagem.waist.state import new_state as new_state
+from stratagem.waist.state import state_of as state_of

@@ -20,14 +20,14 @@ class FunctionTrainable:
         loss_fn: The loss function.
     """
 
+    reads_optimizer = False
+    kinds = None
+
     def __init__(self, tree: PyTreeDef, loss_fn: Callable[..., Any]) -> None:
         self._tree = tree
         self._loss_fn = loss_fn
         self._wants_rng = "rng" in _parameters(loss_fn)
-        placeholder = jax.tree.unflatten(tree, range(tree.num_leaves))
-        self.names = [
-            jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(placeholder)
-        ]
+        self.names = leaf_names(tree)
 
     def init(self) -> tuple[Arrays, Arrays]:
         """Not asked for: the user gives the parameters to `strategy.init`."""
@@ -43,6 +43,10 @@ class FunctionTrainable:
 
         (loss, metrics), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
         return (loss, state, metrics), grads
+
+    def report(self, state: Arrays) -> Metrics:
+        """Nothing: there is no state."""
+        return {}
 
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
         """See `Trainable`."""
@@ -61,6 +65,12 @@ class FunctionTrainable:
         returned = self._loss_fn(params, batch, rng=rng) if self._wants_rng else self._loss_fn(params, batch)
         loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
         return loss, dict(metrics)
+
+
+def leaf_names(tree: PyTreeDef) -> list[str]:
+    """What the leaves of a structure are called: the way to each."""
+    placeholder = jax.tree.unflatten(tree, range(tree.num_leaves))
+    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(placeholder)]
 
 
 def _parameters(function: Callable[..., Any]) -> set[str]:

@@ -1,22 +1,44 @@
 """The two interfaces of the waist. Everything in them is a flat list of arrays, and traceable by JAX."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 
 Arrays: TypeAlias = list[Any]
 """A flat list of arrays, or of what stands for them while JAX traces."""
 Metrics: TypeAlias = dict[str, Any]
 """Means over the rows of a batch, by name."""
+Kind: TypeAlias = Literal["mean", "own", "sum"]
+"""What becomes of non-trained state when workers have each made their own of it: it is averaged, each keeps its own,
+or what each has added is added up."""
 
 
+def natural_kind(array: Any) -> Kind:
+    """The kind of state that nobody has told the kind of: statistics are averaged, seeds and counters are not."""
+    return "mean" if jnp.issubdtype(array.dtype, jnp.floating) else "own"
+
+
+@runtime_checkable
 class Trainable(Protocol):
-    """A model and its loss, as a strategy sees them."""
+    """A model and its loss, as a strategy sees them.
+
+    Attributes:
+        reads_optimizer: Whether it wants the optimizer's state too (to scale the loss, for example): then this follows
+            the non-trained state where that is passed in. Not to be had from parameter servers.
+    """
+
+    reads_optimizer: bool
 
     @property
     def names(self) -> Sequence[str]:
         """The parameters' names, in their order."""
+        ...
+
+    @property
+    def kinds(self) -> Sequence[Kind] | None:
+        """For each piece of state its kind; `None` if their natural kinds are right."""
         ...
 
     def init(self) -> tuple[Arrays, Arrays]:
@@ -27,6 +49,10 @@ class Trainable(Protocol):
         self, params: Arrays, state: Arrays, batch: Any, rng: jax.Array
     ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
         """The mean loss over a batch, the new state and the metrics; and the gradients of the loss."""
+        ...
+
+    def report(self, state: Arrays) -> Metrics:
+        """What the state tells by itself once an update has been made: running means, for example."""
         ...
 
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
@@ -42,6 +68,7 @@ class Trainable(Protocol):
         ...
 
 
+@runtime_checkable
 class Updater(Protocol):
     """An optimizer, as a strategy sees it."""
 

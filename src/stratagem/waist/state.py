@@ -1,5 +1,7 @@
 """All that changes while a model is trained, as one value that goes into a step and comes out of it."""
 
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,7 +11,8 @@ import optax
 from jax.tree_util import PyTreeDef
 
 from stratagem.waist.ema import ExponentialMovingAverage
-from stratagem.waist.interfaces import Arrays, Updater
+from stratagem.waist.functions import leaf_names
+from stratagem.waist.interfaces import Arrays, Kind, Trainable, Updater, natural_kind
 from stratagem.waist.optimizers import OptaxUpdater
 
 
@@ -21,16 +24,22 @@ class Recipe:
         updater: The optimizer.
         params_tree: The structure of the parameters.
         opt_state_tree: The structure of the optimizer's state.
+        names: The parameters' names.
         ema: The moving averages to keep, if any.
         seed: What random numbers are drawn from, with the step.
+        trainable: The model, if it is one that takes trained values back.
+        kinds: For each piece of non-trained state what becomes of it between workers; `None`: as its type says.
         served: Where the rest of the state is, if it is not with this process.
     """
 
     updater: Updater
     params_tree: PyTreeDef
     opt_state_tree: PyTreeDef
+    names: tuple[str, ...]
     ema: ExponentialMovingAverage | None = None
     seed: int = 0
+    trainable: Trainable | None = None
+    kinds: tuple[Kind, ...] | None = None
     served: "Elsewhere | None" = None
 
 
@@ -78,6 +87,11 @@ class TrainState:
         return None if self.flat_ema is None else jax.tree.unflatten(self.recipe.params_tree, self.flat_ema)
 
     @property
+    def kinds(self) -> Sequence[Kind]:
+        """For each piece of non-trained state, what becomes of it between workers."""
+        return self.recipe.kinds or [natural_kind(each) for each in self.flat_state]
+
+    @property
     def rng(self) -> jax.Array:
         """The key of this step's random numbers."""
         return jax.random.fold_in(jax.random.key(self.recipe.seed), self.step)
@@ -108,6 +122,25 @@ def new_state(
     updater = OptaxUpdater(optimizer, tree)
     opt_state = updater.init(leaves)
     ema = None if ema_decay is None else ExponentialMovingAverage(ema_decay)
-    recipe = Recipe(updater, tree, updater.state_tree, ema, seed)
+    recipe = Recipe(updater, tree, updater.state_tree, tuple(leaf_names(tree)), ema, seed)
     averages = None if ema is None else ema.init(leaves)
     return TrainState(leaves, [jnp.array(leaf) for leaf in opt_state], [], averages, jnp.int32(0), recipe)
+
+
+def state_of(
+    trainable: Trainable,
+    optimizer: optax.GradientTransformation | Updater,
+    ema_decay: float | None = None,
+    seed: int = 0,
+) -> TrainState:
+    """The state of a model as it is now, in arrays of its own."""
+    leaves, state = ([jnp.array(each, copy=True) for each in arrays] for arrays in trainable.init())
+    tree = jax.tree.structure(OrderedDict.fromkeys(trainable.names, 0))
+    updater = optimizer if isinstance(optimizer, Updater) else OptaxUpdater(optimizer, tree)
+    opt_state = [jnp.array(each, copy=True) for each in updater.init(leaves)]
+    opt_tree = updater.state_tree if isinstance(updater, OptaxUpdater) else jax.tree.structure(opt_state)
+    ema = None if ema_decay is None else ExponentialMovingAverage(ema_decay)
+    kinds = None if trainable.kinds is None else tuple(trainable.kinds)
+    recipe = Recipe(updater, tree, opt_tree, tuple(trainable.names), ema, seed, trainable, kinds)
+    averages = None if ema is None else ema.init(leaves)
+    return TrainState(leaves, opt_state, state, averages, jnp.int32(0), recipe)
