@@ -10,6 +10,7 @@ from stratagem.lazy import lazily
 
 if TYPE_CHECKING:
     from stratagem import data as data
+    from stratagem import flax as flax
     from stratagem.cluster import ClusterConfig as ClusterConfig
     from stratagem.cluster import ClusterSpec as ClusterSpec
     from stratagem.cluster import resolve_cluster as resolve_cluster
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from stratagem.errors import KeepError as KeepError
     from stratagem.errors import LaunchError as LaunchError
     from stratagem.errors import LimitExceeded as LimitExceeded
+    from stratagem.errors import MissingExtra as MissingExtra
     from stratagem.errors import ProgramRefused as ProgramRefused
     from stratagem.errors import ProtocolError as ProtocolError
     from stratagem.errors import RemoteCallError as RemoteCallError
@@ -64,6 +66,10 @@ if TYPE_CHECKING:
     from stratagem.strategies import PerReplica as PerReplica
     from stratagem.strategies import Strategy as Strategy
     from stratagem.strategies import TPUStrategy as TPUStrategy
+    from stratagem.training import Progress as Progress
+    from stratagem.training import SummaryWriter as SummaryWriter
+    from stratagem.training import progress as progress
+    from stratagem.training.checkpoints import Checkpointer as Checkpointer
     from stratagem.waist import ExponentialMovingAverage as ExponentialMovingAverage
     from stratagem.waist import TrainState as TrainState
     from stratagem.waist import average_gradients as average_gradients
@@ -76,6 +82,7 @@ _HOMES = {
     "AuthenticationError": "stratagem.errors",
     "BoundedStaleness": "stratagem.parameters.rules",
     "CentralStorageStrategy": "stratagem.strategies",
+    "Checkpointer": "stratagem.training.checkpoints",
     "ClusterConfig": "stratagem.cluster",
     "ClusterError": "stratagem.errors",
     "ClusterSpec": "stratagem.cluster",
@@ -97,11 +104,13 @@ _HOMES = {
     "MaxSizeShards": "stratagem.devices",
     "MinSizeShards": "stratagem.devices",
     "MirroredStrategy": "stratagem.strategies",
+    "MissingExtra": "stratagem.errors",
     "MultiWorkerMirroredStrategy": "stratagem.strategies",
     "OneDeviceStrategy": "stratagem.strategies",
     "ParameterServerStrategy": "stratagem.strategies",
     "PerReplica": "stratagem.strategies",
     "ProgramRefused": "stratagem.errors",
+    "Progress": "stratagem.training",
     "ProtocolError": "stratagem.errors",
     "RemoteCallError": "stratagem.errors",
     "RemoteError": "stratagem.errors",
@@ -113,6 +122,7 @@ _HOMES = {
     "StratagemError": "stratagem.errors",
     "Strategy": "stratagem.strategies",
     "StrategyError": "stratagem.errors",
+    "SummaryWriter": "stratagem.training",
     "Sync": "stratagem.parameters.rules",
     "TLS": "stratagem.runtime",
     "TPUStrategy": "stratagem.strategies",
@@ -127,7 +137,9 @@ _HOMES = {
     "configure": "stratagem.devices",
     "data": "stratagem.data",
     "device": "stratagem.devices",
+    "flax": "stratagem.flax",
     "list_devices": "stratagem.devices",
+    "progress": "stratagem.training",
     "replica_device_setter": "stratagem.devices",
     "resolve_cluster": "stratagem.cluster",
 }

@@ -21,7 +21,8 @@ StratagemError
 │   └── RemoteCallError                    the far side raised something of its own; its traceback is text
 ├── StrategyError (ValueError)             a strategy asked for what it cannot do
 ├── DataError (ValueError)                 a batch or a file that is not what it should be
-├── KeepError                              a snapshot or checkpoint that cannot be written, or is damaged
+├── KeepError                              a snapshot, checkpoint or summary that cannot be written, or is damaged
+├── MissingExtra (ImportError)             an optional package that is not installed; the message says which
 └── LaunchError                            a job that cannot be started as asked
 
 Each message says what was got, what is allowed, and what to do next. Foreign errors (sockets, JAX, the
@@ -123,6 +124,10 @@ class DataError(StratagemError, ValueError):
 
 class KeepError(StratagemError):
     """A snapshot or checkpoint that cannot be written, or is missing, unfinished or damaged."""
+
+
+class MissingExtra(StratagemError, ImportError):
+    """Something was asked for that needs an optional package, which is not installed."""
 
 
 class LaunchError(StratagemError):

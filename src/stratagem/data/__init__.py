@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from stratagem.lazy import lazily
 
 if TYPE_CHECKING:
+    from stratagem.data.batch_pipeline import Pipeline as Pipeline
     from stratagem.data.digits import Digits as Digits
     from stratagem.data.digits import load_digits as load_digits
     from stratagem.data.example_parsing import parse_example as parse_example
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from stratagem.data.features import RawFeature as RawFeature
     from stratagem.data.features import VarLenFeature as VarLenFeature
     from stratagem.data.idx import read_idx as read_idx
+    from stratagem.data.pipeline import pipeline as pipeline
     from stratagem.data.ragged import RaggedArray as RaggedArray
     from stratagem.data.record_batch import RecordBatch as RecordBatch
     from stratagem.data.record_index import RecordIndex as RecordIndex
@@ -30,6 +32,7 @@ _HOMES = {
     "Digits": "stratagem.data.digits",
     "FileShard": "stratagem.data.sharding",
     "FixedLenFeature": "stratagem.data.features",
+    "Pipeline": "stratagem.data.batch_pipeline",
     "RaggedArray": "stratagem.data.ragged",
     "RawFeature": "stratagem.data.features",
     "RecordBatch": "stratagem.data.record_batch",
@@ -41,6 +44,7 @@ _HOMES = {
     "load_digits": "stratagem.data.digits",
     "make_example": "stratagem.data.example_writing",
     "parse_example": "stratagem.data.example_parsing",
+    "pipeline": "stratagem.data.pipeline",
     "read_idx": "stratagem.data.idx",
     "read_tfrecord": "stratagem.data.tfrecord_reader",
     "shard_files": "stratagem.data.sharding",

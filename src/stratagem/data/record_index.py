@@ -67,9 +67,9 @@ class RecordIndex(Sequence[bytes]):
         begin = int(self.offsets[first])
         end = int(self.offsets[stop - 1] + self.lengths[stop - 1] + OVERHEAD)
         with opened(self.path) as file:
-            if _identity(file.fileno()) != (self.size, self.modified):
+            if identity(file.fileno()) != (self.size, self.modified):
                 raise DataError(f"{self.path} has changed since it was indexed; index it again")
-            buffer = _read_fully(file.fileno(), begin, end - begin)
+            buffer = read_fully(file.fileno(), begin, end - begin)
         offsets, lengths = self.offsets[first:stop], self.lengths[first:stop]
         frames = Frames(offsets - begin, lengths, end - begin)
         sound = sound_headers(buffer, frames)
@@ -97,7 +97,7 @@ def index_tfrecord(path: str | os.PathLike[str], *, keep: bool = False) -> Recor
     beside = file.with_name(file.name + _SUFFIX)
     with opened(file) as opened_file:
         descriptor = opened_file.fileno()
-        size, modified = _identity(descriptor)
+        size, modified = identity(descriptor)
         kept = _kept(beside, file, size, modified)
         if kept is not None:
             return kept
@@ -123,12 +123,14 @@ def index_tfrecord(path: str | os.PathLike[str], *, keep: bool = False) -> Recor
     return index
 
 
-def _identity(descriptor: int) -> tuple[int, int]:
+def identity(descriptor: int) -> tuple[int, int]:
+    """An open file's size and time of modification: what tells that it has changed."""
     found = os.fstat(descriptor)
     return found.st_size, found.st_mtime_ns
 
 
-def _read_fully(descriptor: int, position: int, count: int) -> bytes:
+def read_fully(descriptor: int, position: int, count: int) -> bytes:
+    """So many bytes from a place in an open file."""
     parts = []
     while count:  # Linux gives at most 2 GiB at a time
         part = os.pread(descriptor, count, position)

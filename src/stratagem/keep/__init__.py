@@ -16,7 +16,7 @@ from stratagem.keep.cut import Cut
 from stratagem.keep.cuts import Cuts
 from stratagem.keep.manifest import Manifest, Piece, TensorEntry
 from stratagem.keep.records import ShardRecord
-from stratagem.keep.shards import read_shard, verify_shard, write_shard
+from stratagem.keep.shards import read_shard, verify_shard, write_file, write_shard
 from stratagem.keep.stored import StoredArray
 
 __all__ = [
@@ -29,5 +29,6 @@ __all__ = [
     "TensorEntry",
     "read_shard",
     "verify_shard",
+    "write_file",
     "write_shard",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from stratagem.errors import KeepError
 from stratagem.keep import header
-from stratagem.keep.disk import explained, new_file, write_all
+from stratagem.keep.disk import explained, make_directory, new_file, write_all
 from stratagem.keep.fields import shown
 from stratagem.keep.naming import MANIFEST, shard_file_name
 from stratagem.keep.records import DIGEST_BYTES, ShardRecord
@@ -54,6 +54,31 @@ def write_shard(
                 f"{path.parent} is a finished cut, which {path.name} would damage; write into the directory of a "
                 "later step, or remove this cut first"
             )
+    return ShardRecord(path.name, *_write(path, tensors, durable=durable))
+
+
+def write_file(path: str | PathLike[str], tensors: Mapping[str, Any]) -> None:
+    """Write arrays to a safetensors file of any name, for others to read; it appears when it is complete, or never.
+
+    A dtype that the format lacks is stored as bytes, as in a shard.
+
+    Args:
+        path: The file; one that is there already is replaced. Directories are made where they are missing.
+        tensors: Arrays by key, of any dtype that JAX has.
+
+    Raises:
+        KeepError: It cannot be written.
+    """
+    file = Path(path)
+    with explained(file, "written"):
+        make_directory(file.parent, durable=True)
+        _write(file, tensors, durable=True)
+
+
+def _write(
+    path: Path, tensors: Mapping[str, Any], *, durable: bool
+) -> tuple[int, str, dict[str, StoredArray]]:
+    """Its size, its digest and what it holds."""
     described = {key: _described(key, value) for key, value in tensors.items()}
     head, order = header.build(described)
     digest = blake2b(head, digest_size=DIGEST_BYTES)
@@ -67,7 +92,7 @@ def write_shard(
                 digest.update(part)
                 write_all(file, part)
         nbytes = file.tell()
-    return ShardRecord(path.name, nbytes, digest.hexdigest(), {key: described[key] for key in order})
+    return nbytes, digest.hexdigest(), {key: described[key] for key in order}
 
 
 def read_shard(

@@ -39,6 +39,11 @@ class CutWriter:
 
     def write(self, step: int, values: Sequence[Array]) -> None:
         """Take over copies of all values, and write them soon."""
+        with self._lock:
+            if (
+                step in self._futures and self._futures[step].done()
+            ):  # written before, of no use, and now once more
+                del self._futures[step]
         self._future(step)
         self._waiting.put((step, values))
 

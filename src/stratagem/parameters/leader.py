@@ -65,6 +65,9 @@ class Leader:
         self._cut_at = time.monotonic()
         self._cut_step = 0
         self._is_cutting = False
+        self._history = 0
+        self._committing = threading.Lock()
+        self._notes: dict[str, bytes] = {}
         self._threads = ThreadPoolExecutor(max(1, len(config.servers)), thread_name_prefix="stratagem-leader")
 
     # Pushes.
@@ -236,6 +239,19 @@ class Leader:
         if expected != digest:
             raise StrategyError(f"the first batch of {task} is not that of {first}")
 
+    def note_down(self, key: str, note: bytes) -> None:
+        """The chief leaves a note for the other workers."""
+        with self.changed:
+            self._notes[key] = note
+            self.changed.notify_all()
+
+    def noted(self, key: str, end: float) -> bytes | None:
+        """What the chief has noted under a key; `None` if there is nothing by the end."""
+        with self.changed:
+            while key not in self._notes and self.changed.wait(max(0.0, end - time.monotonic())):
+                pass
+            return self._notes.get(key)
+
     # Standing still.
 
     def hold(self, holder: str) -> int:
@@ -254,6 +270,69 @@ class Leader:
             if not self._holders:
                 self.authority.release()
                 self.changed.notify_all()
+
+    # Setting values.
+
+    def assign(self, epoch: str, token: str, servers: Sequence[int], step: int | None) -> None:
+        """Let values that were prepared on the servers take effect on all of them, between two updates.
+
+        Args:
+            epoch: The stretch of history that the chief knows of.
+            token: By which the servers know them.
+            servers: Those that have some.
+            step: The global step from which training goes on with them: history begins anew there, and what was
+                pushed before is void. `None`: it goes on as it is, and what is under way is applied to them.
+
+        Raises:
+            RolledBack: The servers have gone back meanwhile, or have to.
+        """
+        with self._opening:
+            with self.changed:
+                self._check(epoch)
+            try:
+                if step is None:
+                    self._edit(token, servers)
+                else:
+                    self._replace(token, servers, step)
+            except (RemoteError, KeepError) as error:
+                # Some servers may have the new values and some the old.
+                why = f"not all servers could take the values that the chief has set: {first_line(error)}"
+                self.broken(epoch, why)
+                raise RolledBack(why) from error
+
+    def _edit(self, token: str, servers: Sequence[int]) -> None:
+        holder = f"values {token}"
+        step = self.hold(holder)
+        try:
+            # A cut that was decided before is of the old values everywhere: each server makes it before it takes these.
+            self._everywhere(
+                lambda server: self._take(server, token, step, False) if server in servers else None
+            )
+        finally:
+            self.release(holder)
+
+    def _replace(self, token: str, servers: Sequence[int], step: int) -> None:
+        config, reached = self.part.config, self.authority.step
+        self._close()
+        with self._committing:  # a cut of what was before must not be finished after this
+            self._history += 1
+        self._everywhere(lambda server: self._take(server, token if server in servers else "", step, True))
+        if self.part.cuts is not None:
+            later = [found for found in self.part.cuts.steps() if found >= step]
+            for found in later:
+                self.part.cuts.remove(found)
+            for server in range(1, len(config.servers)):
+                self._call(server, protocol.FORGET, {"steps": later})
+        _log.info("model %s: the chief has set all values; from step %d to %d", config.name, reached, step)
+        self._begin(step, self.authority.applied, self._starts, cuts=True)
+
+    def _take(self, server: int, token: str, step: int, is_anew: bool) -> None:
+        if server == 0:
+            self.part.take(token, step, is_anew)
+            return
+        answer = self._call(server, protocol.TAKE, {"token": token, "step": step, "is_anew": is_anew})
+        if answer[protocol.STATE] == protocol.ROLLED_BACK:
+            raise RolledBack(str(answer["why"]))
 
     # Opening, and coming back.
 
@@ -351,7 +430,17 @@ class Leader:
             if problem is not None:
                 raise problem
 
-    def _begin(self, step: int, applied: dict[int, tuple[str, int]], starts: list[str]) -> None:
+    def _begin(
+        self, step: int, applied: dict[int, tuple[str, int]], starts: list[str], cuts: bool = False
+    ) -> None:
+        """Let all servers answer, with the values that they have.
+
+        Args:
+            step: The global step of the values.
+            applied: See `Authority.rewind`.
+            starts: Which starts of the servers they are.
+            cuts: Whether to make a cut of the values in any case.
+        """
         epoch = secrets.token_hex(8)
 
         def begin(server: int) -> None:
@@ -365,29 +454,34 @@ class Leader:
             self.authority.rewind(step, applied)
             self.epoch, self._starts = epoch, starts
             self._cut_step, self._cut_at = step, time.monotonic()
-        if self.part.cuts is not None and self.part.cuts.latest() is None:
-            self._everywhere(self._cut_now)
-            self._finish_cut(step, {})
+            self._is_cutting = self.authority.cut_wanted = False  # what was to be cut is of the past
+            with self._committing:
+                self._history += 1
+        if self.part.cuts is not None and (cuts or self.part.cuts.latest() is None):
+            self._everywhere(lambda server: self._cut_now(server, step))
+            self._finish_cut(step, applied, self._history, is_needed=True)
         with self.changed:
             self.is_open = True
             self.changed.notify_all()
 
     # Cuts.
 
-    def _cut_now(self, server: int) -> None:
+    def _cut_now(self, server: int, step: int) -> None:
         if server == 0:
-            self.part.cut_now(0)
+            self.part.cut_now(step)
         else:
-            self._call(server, protocol.CUT, {"step": 0, "now": True}, seconds=_CUT_SECONDS)
+            self._call(server, protocol.CUT, {"step": step, "now": True}, seconds=_CUT_SECONDS)
 
     def cut(self, step: int, values: list[Array]) -> None:
         """Server 0 has made the update after which all copy their values: write, and finish the cut when all have."""
         with self.changed:
             applied = self.authority.applied_at_cut
         self.part.cut(step, values)
-        self._threads.submit(self._finish_cut, step, applied)
+        self._threads.submit(self._finish_cut, step, applied, self._history)
 
-    def _finish_cut(self, step: int, applied: dict[int, tuple[str, int]]) -> None:
+    def _finish_cut(
+        self, step: int, applied: dict[int, tuple[str, int]], history: int, is_needed: bool = False
+    ) -> None:
         config, cuts = self.part.config, self.part.kept
         try:
             records = self._everywhere(lambda server: self._record(server, step))
@@ -399,17 +493,21 @@ class Leader:
                 "applied": {str(worker): list(told) for worker, told in applied.items()},
                 "model": config.name,
             }
-            cuts.commit(Manifest(step, records, tensors, meta))
+            with self._committing:
+                if history != self._history:
+                    raise RolledBack("the servers have gone on from another step since")
+                cuts.commit(Manifest(step, records, tensors, meta))
             _log.info("model %s: a cut of step %d is in %s", config.name, step, cuts.root)
             self._prune()
         except Exception as error:
             _log.warning("model %s: there is no cut of step %d: %s", config.name, step, error)
-            if step == 0:
+            if is_needed:
                 raise
         finally:
             with self.changed:
-                self._is_cutting = False
-                self._cut_at, self._cut_step = time.monotonic(), step
+                if history == self._history:
+                    self._is_cutting = False
+                    self._cut_at, self._cut_step = time.monotonic(), step
 
     def _prune(self) -> None:
         """Remove old cuts; the other servers' disks may be their own."""

@@ -5,10 +5,12 @@ once; when the servers have gone back to an earlier step it is void, and the wor
 """
 
 import logging
+import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -16,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from stratagem.errors import DeadlineExceeded, RolledBack, StratagemError, TaskLost, TaskUnreachable
+from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
 from stratagem.parameters.machines import Push
 from stratagem.parameters.planning import ModelPlan, Pieces
@@ -30,6 +33,8 @@ _log = logging.getLogger("stratagem")
 _LOG_EVERY = 5.0
 _PAUSE = 0.05
 _BUFFERS = 3
+_LONG = 300.0
+"""Seconds for a call that brings a whole model."""
 _GONE = (RolledBack, TaskLost, TaskUnreachable, DeadlineExceeded)
 VOID = "void"
 """A push that the servers went back behind."""
@@ -184,14 +189,14 @@ class Link:
         answer = self._call(server, protocol.FOUND, {"config": config.to_fields()}).fields
         for missing in answer["missing"]:
             artifact = np.frombuffer(self._plan.programs[missing].artifact, np.uint8)
-            self._call(server, protocol.PROGRAM, {"model": self.name}, [artifact], seconds=300.0)
+            self._call(server, protocol.PROGRAM, {"model": self.name}, [artifact], seconds=_LONG)
         return answer
 
     def _fill(self) -> None:
         values = self._initial()
         self._everywhere(
             lambda server: self._call(
-                server, protocol.FILL, {"model": self.name}, values[server], seconds=300.0
+                server, protocol.FILL, {"model": self.name}, values[server], seconds=_LONG
             )
         )
 
@@ -313,14 +318,10 @@ class Link:
 
     def fetch(self) -> tuple[int, Pieces]:
         """All values of all servers at one step."""
-        holder = {"model": self.name, "holder": f"{self._server.task} ({self._server.incarnation})"}
 
         def act() -> tuple[int, Pieces]:
-            step = self._call(0, protocol.HOLD, holder).fields["step"]
-            try:
+            with self._standing_still() as step:
                 answers = self._everywhere(lambda server: self._read(server, step))
-            finally:
-                self._call(0, protocol.RELEASE, holder)
             found = {answers[server].fields["step"] for server in self._participants}
             if found != {step}:  # held for too long
                 raise RolledBack(
@@ -334,7 +335,113 @@ class Link:
         """All that a server holds; one without variables is at no step."""
         at = step if server in self._participants else 0
         told = {"model": self.name, "epoch": self._epoch, "step": at}
-        return self._call(server, protocol.READ, told, seconds=300.0)
+        return self._call(server, protocol.READ, told, seconds=_LONG)
+
+    @contextmanager
+    def _standing_still(self) -> Iterator[int]:
+        """Keep the servers from making updates; the step at which they stand."""
+        holder = {"model": self.name, "holder": f"{self._server.task} ({self._server.incarnation})"}
+        step = self._call(0, protocol.HOLD, holder).fields["step"]
+        try:
+            yield step
+        finally:
+            self._call(0, protocol.RELEASE, holder)
+
+    # Setting, and keeping.
+
+    def assign(self, values: Sequence[Mapping[int, Array]], step: int | None = None) -> None:
+        """Set values on the servers, on all of them between the same two updates.
+
+        Args:
+            values: For each server, the new ones of what it holds, by their places in `StoreConfig.held`.
+            step: The global step from which training goes on with them: all that was pushed before is void, also
+                of other workers, which go on from there too. `None`: it goes on as it is.
+        """
+        token = secrets.token_hex(8)
+        servers = [server for server, held in enumerate(values) if held]
+
+        def stage(server: int) -> None:
+            told = {"model": self.name, "epoch": self._epoch, "token": token, "indices": list(values[server])}
+            if server in servers:
+                self._call(server, protocol.STAGE, told, list(values[server].values()), seconds=_LONG)
+
+        def act() -> None:
+            self._everywhere(stage)
+            told = {"epoch": self._epoch, "token": token, "servers": servers, "step": step}
+            answer = self._call(0, protocol.ASSIGN, {"model": self.name, **told}, seconds=_LONG).fields
+            self._epoch, self.step = answer["epoch"], answer["step"]
+
+        self._persistent(act)
+
+    def keep(self, root: str, make: Callable[[int], bool]) -> tuple[int, bool]:
+        """Have every server copy what it holds, at one step, and write the copies into a checkpoint.
+
+        Args:
+            root: The directory of all checkpoints.
+            make: Called with the step; makes the directory of that checkpoint, or says that it is not wanted.
+
+        Returns:
+            The step, and whether the servers write: not if it is not wanted, or they cannot reach the directory.
+        """
+
+        def act() -> tuple[int, bool]:
+            with self._standing_still() as step:
+                if not make(step):
+                    return step, False
+                told = {"model": self.name, "epoch": self._epoch, "root": root, "step": step}
+                answers = self._everywhere(
+                    lambda server: self._call(server, protocol.KEEP, told, seconds=_LONG)
+                )
+            return step, all(answer.fields["is_reached"] for answer in answers)
+
+        return self._persistent(act)
+
+    def kept(self, root: str, step: int) -> list[ShardRecord]:
+        """Wait until every server has written its shard of a checkpoint; to be called from any thread.
+
+        Raises:
+            KeepError: One could not.
+            RemoteError: A server was lost meanwhile, or has gone back.
+        """
+        told = {"model": self.name, "root": root, "step": step}
+
+        def ask(server: int) -> ShardRecord:
+            while True:
+                fields = self._call(server, protocol.KEPT, told).fields
+                if fields[STATE] == OK:
+                    return ShardRecord.from_dict(fields["record"])
+
+        return [ask(server) for server in range(len(self._plan.configs))]
+
+    def note(self, key: str, note: bytes) -> None:
+        """Leave a note with server 0, for the other workers."""
+        told = {"model": self.name, "key": key}
+        self._persistent(lambda: self._call(0, protocol.NOTE, told, [np.frombuffer(note, np.uint8)]))
+
+    def noted(self, key: str, until_trained: bool = False) -> bytes | None:
+        """What the chief has noted under a key; waits for it.
+
+        Args:
+            key: The key.
+            until_trained: Wait only as long as the model has not been trained.
+        """
+
+        def act() -> bytes | None:
+            began = time.monotonic()
+            while True:
+                answer = self._call(0, protocol.NOTED, {"model": self.name, "key": key})
+                if answer.fields[STATE] == OK:
+                    return bytes(answer.tensors[0].tobytes())
+                if until_trained and answer.fields["step"] > 0:
+                    return None
+                self._say_waiting("for the chief to restore a checkpoint", time.monotonic() - began)
+
+        return self._persistent(act)
+
+    @property
+    def has_pushed(self) -> bool:
+        """Whether this worker has pushed anything so far."""
+        return self._sequence > 0
 
     # With the other workers.
 

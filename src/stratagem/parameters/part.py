@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from stratagem.errors import KeepError, LimitExceeded, StrategyError
+from stratagem.errors import KeepError, LimitExceeded, RolledBack, StrategyError
 from stratagem.keep import Cuts, ShardRecord, read_shard
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.cutting import CutWriter
@@ -42,6 +42,7 @@ class ModelPart:
         self.cuts = None if config.snapshot_dir is None else Cuts(f"{config.snapshot_dir}/{config.name}")
         self._writer = None if self.cuts is None else CutWriter(config, self.cuts)
         self.lead: Lead
+        self._keepers: dict[str, CutWriter] = {}
         self._programs = programs
         self._device = device
 
@@ -114,13 +115,19 @@ class ModelPart:
 
     def cut_now(self, step: int) -> None:
         """Write the present values, as those of this step."""
+        self.cut(step, self._copies(step))
+
+    def _copies(self, step: int) -> list[Array]:
         takes_part = self.config.server in self.config.participants
-        _, views, release = self.filled.read(step if takes_part else 0, everything=True)
+        version, views, release = self.filled.read(step if takes_part else 0, everything=True)
         try:
-            copies = [np.array(view) for view in views]
+            if takes_part and version != step:
+                raise RolledBack(
+                    f"values of step {step} were asked for, and they are of step {version} by now"
+                )
+            return [np.array(view) for view in views]
         finally:
             release()
-        self.cut(step, copies)
 
     def written(self, step: int, seconds: float) -> ShardRecord:
         """The record of this server's shard, once it is written."""
@@ -154,7 +161,46 @@ class ModelPart:
             self._writer.forget()
         self.filled.fill(step, [arrays[held.name] for held in self.config.held])
 
+    def take(self, token: str, step: int, is_anew: bool) -> None:
+        """Set values that were prepared; see `Store.take`."""
+        if is_anew and self._writer is not None:
+            self._writer.forget()
+        # A server that has no part in updates is at no step.
+        takes_part = is_anew or self.config.server in self.config.participants
+        self.filled.take(token, step if takes_part else 0, is_anew)
+
+    # Checkpoints.
+
+    def keep(self, root: str, step: int) -> bool:
+        """Write the present values into a checkpoint, soon; whether its directory can be reached from here.
+
+        Args:
+            root: The directory of all checkpoints. The chief has made that of this one in it.
+            step: The global step, at which all servers stand still.
+
+        Raises:
+            RolledBack: They have gone on.
+        """
+        cuts = Cuts(root)
+        if not cuts.path(step).is_dir():
+            return False
+        if root not in self._keepers:
+            self._keepers[root] = CutWriter(self.config, cuts)
+        self._keepers[root].write(step, self._copies(step))
+        return True
+
+    def kept_shard(self, root: str, step: int, seconds: float) -> ShardRecord:
+        """The record of this server's shard in a checkpoint, once it is written.
+
+        Raises:
+            RolledBack: Nobody asked for it, or this server was started again since.
+        """
+        if root not in self._keepers:
+            raise RolledBack(f"this server was not told to write anything into {root}")
+        return self._keepers[root].written(step, seconds)
+
     def close(self) -> None:
-        """End its thread."""
-        if self._writer is not None:
-            self._writer.close()
+        """End its threads."""
+        for writer in (self._writer, *self._keepers.values()):
+            if writer is not None:
+                writer.close()

@@ -19,15 +19,23 @@ PUSH, PULL, HOLD, READ, RELEASE = (
     "parameters.release",
 )
 """How a worker trains it, and reads all of it."""
-GATHER, SAME = "parameters.gather", "parameters.same"
+STAGE, ASSIGN, KEEP, KEPT = (
+    "parameters.stage",
+    "parameters.assign",
+    "parameters.keep",
+    "parameters.kept",
+)
+"""How the chief sets values, and has every server write its own into a checkpoint."""
+GATHER, SAME, NOTE, NOTED = "parameters.gather", "parameters.same", "parameters.note", "parameters.noted"
 """How workers share small things with each other."""
-ARRIVED, DECISION, PARTIALS, BROKEN, BEGIN, RESTORE, CUT, FORGET = (
+ARRIVED, DECISION, PARTIALS, BROKEN, BEGIN, RESTORE, TAKE, CUT, FORGET = (
     "parameters.arrived",
     "parameters.decision",
     "parameters.partials",
     "parameters.broken",
     "parameters.begin",
     "parameters.restore",
+    "parameters.take",
     "parameters.cut",
     "parameters.forget",
 )

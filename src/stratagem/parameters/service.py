@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 import jax
+import numpy as np
 
-from stratagem.errors import RolledBack
+from stratagem.errors import DeadlineExceeded, RolledBack
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import APPLIED, COUNTED
@@ -58,6 +59,12 @@ class ParameterService:
             protocol.HOLD: self._hold,
             protocol.READ: self._read,
             protocol.RELEASE: self._release,
+            protocol.STAGE: self._stage,
+            protocol.ASSIGN: self._assign,
+            protocol.KEEP: self._keep,
+            protocol.KEPT: self._kept,
+            protocol.NOTE: self._note,
+            protocol.NOTED: self._noted,
             protocol.GATHER: self._gather,
             protocol.SAME: self._same,
             protocol.ARRIVED: self._arrived,
@@ -66,6 +73,7 @@ class ParameterService:
             protocol.BROKEN: self._broken,
             protocol.BEGIN: self._begin,
             protocol.RESTORE: self._restore,
+            protocol.TAKE: self._take,
             protocol.CUT: self._cut,
             protocol.FORGET: self._forget,
         }
@@ -265,6 +273,49 @@ class ParameterService:
         store = _opened(self._part(request), request.fields["epoch"])
         version, views, release = store.read(request.fields["step"], everything=True)
         return Reply({STATE: OK, "step": version}, views, after=release)
+
+    # What the chief sets, and keeps.
+
+    def _stage(self, request: Request) -> Reply:
+        """New values for some of what is held here; they take effect when the leader says so."""
+        fields = request.fields
+        store = _opened(self._part(request), fields["epoch"])
+        store.prepare(fields["token"], dict(zip(fields["indices"], request.tensors, strict=True)))
+        return Reply({STATE: OK})
+
+    def _assign(self, request: Request) -> Reply:
+        fields = request.fields
+        leader = self._leader(request)
+        leader.assign(fields["epoch"], fields["token"], fields["servers"], fields["step"])
+        return Reply({STATE: OK, "epoch": leader.epoch, "step": leader.authority.step})
+
+    def _take(self, request: Request) -> Reply:
+        fields = request.fields
+        self._part(request).take(fields["token"], fields["step"], fields["is_anew"])
+        return Reply({STATE: OK})
+
+    def _keep(self, request: Request) -> Reply:
+        part, fields = self._part(request), request.fields
+        _opened(part, fields["epoch"])
+        return Reply({STATE: OK, "is_reached": part.keep(fields["root"], fields["step"])})
+
+    def _kept(self, request: Request) -> Reply:
+        part, fields = self._part(request), request.fields
+        try:
+            record = part.kept_shard(fields["root"], fields["step"], protocol.PATIENCE)
+        except DeadlineExceeded:
+            return Reply({STATE: PENDING})
+        return Reply({STATE: OK, "record": record.to_dict()})
+
+    def _note(self, request: Request) -> Reply:
+        self._leader(request).note_down(request.fields["key"], request.take(0).tobytes())
+        return Reply({STATE: OK})
+
+    def _noted(self, request: Request) -> Reply:
+        leader = self._leader(request)
+        found = leader.noted(request.fields["key"], _end(request))
+        told = {STATE: PENDING if found is None else OK, "step": leader.authority.step}
+        return Reply(told, [] if found is None else [np.frombuffer(found, np.uint8)])
 
     # Finding.
 

@@ -5,7 +5,7 @@ a lock, so that what they send is of one version, and the update may reuse the m
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -110,6 +110,7 @@ class Store:
         self._views = HostViews()
         self._wanted = [(each.spec.shape, np.dtype(each.spec.dtype)) for each in config.leaves]
         self._staged: dict[Key, Staged] = {}
+        self._prepared: tuple[str, dict[int, Array]] = ("", {})
         self._under_way: set[int] = set()
         self._lock = SharedLock()
         self._changed = threading.Condition()
@@ -123,10 +124,49 @@ class Store:
             with jax.enable_x64(True):
                 self._values = [jnp.array(value, device=self._device, copy=True) for value in values]
             jax.block_until_ready(self._values)
-            self.epoch, self.version = None, version
-            self._staged.clear()
-            self._under_way.clear()
-            self._changed.notify_all()
+            self._forget_pushes(version)
+
+    def prepare(self, token: str, values: Mapping[int, Array]) -> None:
+        """Keep new values until `take` of the same token; others that are still waiting are forgotten."""
+        held = self.config.held
+        _check(list(values.values()), [held[index] for index in values], "values")
+        with self._changed:
+            self._prepared = token, {index: np.array(value) for index, value in values.items()}
+
+    def take(self, token: str, version: int, is_anew: bool) -> None:
+        """Let prepared values take the place of those that are here, all at once.
+
+        Args:
+            token: Of those that were prepared; empty if this server has nothing to change.
+            version: The global step after which they are to be taken.
+            is_anew: Whether history begins anew with them, at that step: all that was pushed before is forgotten,
+                and they are answered from when the store is told to begin.
+
+        Raises:
+            RolledBack: They are not here, or the servers have gone back meanwhile.
+        """
+        if not is_anew:
+            self.wait_for(version)
+        with self._lock.alone(), self._changed:
+            known, values = self._prepared
+            if token and token != known:
+                raise RolledBack("values that are to be taken were not prepared on this server")
+            with jax.enable_x64(True):
+                made = {
+                    index: jnp.array(value, device=self._device, copy=True)
+                    for index, value in (values.items() if token else ())
+                }
+            jax.block_until_ready(made)
+            self._values = [made.get(index, value) for index, value in enumerate(self._values)]
+            self._prepared = "", {}
+            if is_anew:
+                self._forget_pushes(version)
+
+    def _forget_pushes(self, version: int) -> None:
+        self.epoch, self.version = None, version
+        self._staged.clear()
+        self._under_way.clear()
+        self._changed.notify_all()
 
     def begin(self, epoch: str) -> None:
         """Answer from now on, with the values that were filled in."""

@@ -1,9 +1,9 @@
 """`Strategy`: what all strategies offer, over an engine (where variables live) and workers (who trains)."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,13 @@ from stratagem.errors import StrategyError
 from stratagem.strategies.batches import Batches
 from stratagem.strategies.engines import Engine, Step
 from stratagem.strategies.feeds import Feed, InStepFeed
+from stratagem.strategies.fronts import fronts_in_use
 from stratagem.strategies.input_context import InputContext
 from stratagem.strategies.per_replica import PerReplica
 from stratagem.strategies.workers import Workers
 from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
 
-ScopeHook = Callable[["Strategy"], AbstractContextManager[object]]
-scope_hooks: list[ScopeHook] = []
-"""What fronts have registered to be entered with every `strategy.scope()`."""
+M = TypeVar("M")
 
 
 class Strategy:
@@ -71,9 +70,39 @@ class Strategy:
     def scope(self) -> Iterator[Self]:
         """The block in which fronts such as Keras make their models under this strategy."""
         with ExitStack() as stack:
-            for hook in scope_hooks:
-                stack.enter_context(hook(self))
+            for front in fronts_in_use():
+                stack.enter_context(front.scope(self))
             yield self
+
+    def adopt(self, model: M) -> M:
+        """Have a model that was made elsewhere train under this strategy, as one made in its scope does.
+
+        Raises:
+            StrategyError: It is no model of a library that Stratagem knows.
+        """
+        if not any(front.adopt(self, model) for front in fronts_in_use()):
+            raise StrategyError(
+                f"{type(model).__module__}.{type(model).__qualname__} cannot be adopted: a Keras 3 model can; for Flax "
+                "use sg.flax.Trainable, for anything else strategy.init and strategy.train_step"
+            )
+        return model
+
+    # For fronts.
+
+    @property
+    def engine(self) -> Engine:
+        """Where variables live, and how they are updated."""
+        return self._engine
+
+    @property
+    def workers(self) -> Workers:
+        """Who trains."""
+        return self._workers
+
+    @property
+    def feed(self) -> Feed:
+        """Who gets which rows."""
+        return self._feed
 
     # Training.
 

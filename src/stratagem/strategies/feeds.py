@@ -1,7 +1,7 @@
 """How batches reach the workers of a strategy: who gets what of them."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -11,9 +11,27 @@ from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.rows import count_rows, share_of, take_rows
 from stratagem.strategies.workers import Workers
 
+Deal: TypeAlias = Callable[[Any], Any]
+"""Given the global batches of a pass, one after the other, tells this worker's part of each: `None` if it is another's,
+no rows if there are too few."""
+
 
 class Feed(Protocol):
     """Deals batches out among workers."""
+
+    @property
+    def shares_evaluation(self) -> bool:
+        """Whether workers also share out what is only evaluated, and so have to bring their results together."""
+        ...
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether each batch goes to one worker whole."""
+        ...
+
+    def deal(self) -> Deal:
+        """Begin a pass over global batches."""
+        ...
 
     def share(self, batches: Iterable[Any]) -> Batches:
         """This worker's part of global batches, on its devices."""
@@ -32,6 +50,8 @@ class InStepFeed:
         workers: The workers.
     """
 
+    takes_turns = False
+
     def __init__(self, replicas: Replicas, workers: Workers) -> None:
         self._replicas = replicas
         self._workers = workers
@@ -44,13 +64,27 @@ class InStepFeed:
         """All of them, then empty ones until all workers have come to the end of theirs."""
         return Batches(lambda: placed_ahead(self._until_all_have_ended(batches), self._replicas))
 
-    def _shared_out(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """This worker's share of each global batch; it may be empty where there are more workers than rows."""
+    @property
+    def shares_evaluation(self) -> bool:
+        """Whether there is anybody to share with."""
+        return self._workers.count > 1
+
+    def deal(self) -> Deal:
+        """This worker's share of each batch; it may be empty where there are more workers than rows."""
         index, count = self._workers.index, self._workers.count
-        for number, batch in enumerate(with_rows(batches)):
-            if number == 0 and count > 1:
+        is_first = True
+
+        def share(batch: Any) -> Any:
+            nonlocal is_first
+            if is_first and count > 1:
                 self._check_same(batch)
-            yield batch if count == 1 else take_rows(batch, share_of(count_rows(batch), index, count))
+            is_first = False
+            return batch if count == 1 else take_rows(batch, share_of(count_rows(batch), index, count))
+
+        return share
+
+    def _shared_out(self, batches: Iterable[Any]) -> Iterator[Any]:
+        return map(self.deal(), with_rows(batches))
 
     def _until_all_have_ended(self, batches: Iterable[Any]) -> Iterator[Any]:
         """This worker's own batches, then empty ones for as long as others still have some.

@@ -8,6 +8,7 @@ import functools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -52,7 +53,9 @@ class MultiWorkerEngine:
     def lay_out(self, state: TrainState) -> TrainState:
         """A copy of everything on every device of this worker."""
         laid_out: TrainState = self.replicas.replicate(state)
-        return laid_out
+        if state.recipe.workers is self._workers:
+            return laid_out
+        return replace(laid_out, recipe=replace(state.recipe, workers=self._workers))
 
     def build(self, trainable: Trainable) -> Step:
         """Compute, sum, update."""

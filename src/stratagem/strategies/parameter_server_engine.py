@@ -1,13 +1,17 @@
 """How gradients become updates on parameter servers: computed here, pushed there, new parameters brought back."""
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
 
+from stratagem.errors import StrategyError
+from stratagem.keep import ShardRecord, TensorEntry
 from stratagem.parameters.link import Link, Outcome
 from stratagem.parameters.planning import JobOptions, ModelPlan
 from stratagem.parameters.rules import Async, Sync
@@ -46,7 +50,8 @@ class ParameterServerEngine:
             lambda: plan.initial(state),
         )
         link.connect()
-        model = _Served(plan, link, isinstance(self._options.rule, Async) and self._options.rule.overlap)
+        overlaps = isinstance(self._options.rule, Async) and self._options.rule.overlap
+        model = _Served(plan, link, overlaps, self._workers.is_chief, state)
         self._workers.use(model)
         recipe = replace(state.recipe, served=model)
         empty = TrainState([], [], list(state.flat_state), None, np.int32(0), recipe)
@@ -131,11 +136,18 @@ class _Served:
         plan: Who holds what.
         link: The tie to the servers.
         overlaps: Whether to compute on while a push is under way.
+        is_chief: Whether this worker may set values.
+        state: The state as it was planned.
     """
 
-    def __init__(self, plan: ModelPlan, link: Link, overlaps: bool) -> None:
+    def __init__(
+        self, plan: ModelPlan, link: Link, overlaps: bool, is_chief: bool, state: TrainState
+    ) -> None:
         self.plan = plan
         self.link = link
+        self.is_chief = is_chief
+        self.form: TrainState = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+        self._closing: list[Callable[[], object]] = []
         self.nothing: list[list[Any]] = [[] for _ in plan.parts]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stratagem-push") if overlaps else None
         self._under_way: Future[Outcome] | None = None
@@ -177,8 +189,85 @@ class _Served:
             state.recipe,
         )
 
+    @property
+    def has_pushed(self) -> bool:
+        """See `Elsewhere`."""
+        return self.link.has_pushed
+
+    def renew(self, state: TrainState) -> TrainState:
+        """See `Elsewhere`."""
+        self.settle()
+        return self.renewed(state, self.link.pull())
+
+    def assign(self, state: TrainState, step: int | None = None) -> None:
+        """See `Elsewhere`; state of a worker's own is not the servers' and is not looked at.
+
+        Raises:
+            StrategyError: This worker is not the chief.
+        """
+        if not self.is_chief:
+            raise StrategyError(
+                "only the chief may set values on the parameter servers: ask strategy.is_chief"
+            )
+        self.settle()
+        self.link.assign(self._placed(state), step)
+        if step is not None:
+            self.link.pull()
+
+    def _placed(self, state: TrainState) -> list[dict[int, Any]]:
+        """For each server the values that there are for it, by their places among what it holds."""
+        averages = [None] * len(self.form.flat_ema or []) if state.flat_ema is None else state.flat_ema
+        leaves = [*state.flat_params, *self.plan.shared(state.flat_state)]
+        slots = [*state.flat_opt_state, *averages]
+        found = []
+        for part in self.plan.parts:
+            values = [
+                *((piece.taken_from, leaves[piece.leaf]) for piece in part.pieces),
+                *((kept.taken_from, slots[kept.slot]) for kept in part.slots),
+            ]
+            found.append(
+                {
+                    place: taken_from(np.asarray(value))
+                    for place, (taken_from, value) in enumerate(values)
+                    if value is not None
+                }
+            )
+        return found
+
+    def keep(
+        self, root: str, make: Callable[[int], bool]
+    ) -> tuple[int, Callable[[], tuple[list[ShardRecord], dict[str, TensorEntry]]] | None]:
+        """See `Elsewhere`."""
+        self.settle()
+        step, are_writing = self.link.keep(root, make)
+        return step, partial(self._kept, root, step) if are_writing else None
+
+    def _kept(self, root: str, step: int) -> tuple[list[ShardRecord], dict[str, TensorEntry]]:
+        records = self.link.kept(root, step)
+        numbers = self.plan.shared(range(len(self.form.flat_state)))
+        names = {f"state/{place}": f"state/{number}" for place, number in enumerate(numbers)}
+        return records, {
+            names.get(name, name): TensorEntry.joined([(records[server], key) for server, key in pieces])
+            for name, pieces in self.plan.configs[0].tensors
+        }
+
+    def note(self, key: str, note: bytes) -> None:
+        """See `Elsewhere`."""
+        self.link.note(key, note)
+
+    def noted(self, key: str, until_trained: bool = False) -> bytes | None:
+        """See `Elsewhere`."""
+        return self.link.noted(key, until_trained)
+
+    def when_closing(self, callback: Callable[[], object]) -> None:
+        """See `Elsewhere`."""
+        if callback not in self._closing:
+            self._closing.append(callback)
+
     def close(self) -> None:
         """Wait for what is under way, and end."""
+        while self._closing:
+            self._closing.pop()()
         self.settle()
         if self._thread is not None:
             self._thread.shutdown()

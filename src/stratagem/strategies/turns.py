@@ -1,11 +1,12 @@
 """Batches for the workers of a parameter-server job: shares of each for those in step, else each batch to one."""
 
+import itertools
 from collections.abc import Iterable, Iterator
-from itertools import count
 from typing import Any
 
 from stratagem.errors import DataError, StrategyError
 from stratagem.strategies.batches import HOW_TO_SHARE, Batches, digest, placed_ahead, with_rows
+from stratagem.strategies.feeds import Deal
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.rows import count_rows, share_of, take_rows
 from stratagem.strategies.server_workers import ServerWorkers
@@ -19,17 +20,29 @@ class ServerFeed:
         workers: The workers.
     """
 
+    shares_evaluation = False
+
     def __init__(self, replicas: Replicas, workers: ServerWorkers) -> None:
         self._replicas = replicas
         self._workers = workers
-        self._numbers = count()
+        self.takes_turns = not workers.shares_batches
+        self._numbers = itertools.count()
 
     def share(self, batches: Iterable[Any]) -> Batches:
         """This worker's part of global batches."""
         number = next(self._numbers)
+
+        def parts() -> Iterator[Any]:
+            dealt = map(self._deal(number), with_rows(batches))
+            return (part for part in dealt if part is not None)
+
         if self._workers.shares_batches:
-            return Batches(lambda: placed_ahead(self._shares(batches, number), self._replicas))
-        return Batches(lambda: self._then_pause(self._turns(batches)))
+            return Batches(lambda: placed_ahead(parts(), self._replicas))
+        return Batches(lambda: self._then_pause(parts()))
+
+    def deal(self) -> Deal:
+        """For workers in step a share of each batch, else batch i to worker i mod W, whole."""
+        return self._deal(next(self._numbers))
 
     def own(self, batches: Iterable[Any]) -> Batches:
         """Batches that are this worker's alone; they may end before or after the others'."""
@@ -41,19 +54,19 @@ class ServerFeed:
         if self._workers.has_model:
             self._workers.link.pause()
 
-    def _shares(self, batches: Iterable[Any], number: int) -> Iterator[Any]:
-        """A share of each; empty where there are more workers than rows."""
-        for place, batch in enumerate(with_rows(batches)):
-            if place == 0 and self._workers.has_model:
-                self._check_same(number, batch)
-            rows = share_of(count_rows(batch), self._workers.index, self._workers.count)
-            yield take_rows(batch, rows)
+    def _deal(self, number: int) -> Deal:
+        index, count = self._workers.index, self._workers.count
+        places = itertools.count()
 
-    def _turns(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Batch i goes to worker i mod W, whole."""
-        for place, batch in enumerate(with_rows(batches)):
-            if place % self._workers.count == self._workers.index:
-                yield batch
+        def share(batch: Any) -> Any:
+            if next(places) == 0 and self._workers.has_model:
+                self._check_same(number, batch)
+            return take_rows(batch, share_of(count_rows(batch), index, count))
+
+        def turn(batch: Any) -> Any:
+            return batch if next(places) % count == index else None
+
+        return share if self._workers.shares_batches else turn
 
     def _check_same(self, number: int, batch: Any) -> None:
         try:

@@ -11,15 +11,11 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stratagem.data.framing import framed
 from stratagem.errors import KeepError, MissingExtra
 from stratagem.training.histograms import Histogram
-
-if TYPE_CHECKING:
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.proto.summary_pb2 import Summary
 
 _log = logging.getLogger("stratagem")
 _numbers = itertools.count()
@@ -39,12 +35,13 @@ class EventFile:
 
     def __init__(self, directory: Path, resumed_at: int | None = None) -> None:
         try:
-            from tensorboardX.proto import event_pb2, summary_pb2
+            from tensorboardX.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
         except ImportError as error:
             raise MissingExtra(
                 f"summaries need tensorboardX ({error}); install it: pip install 'stratagem[tensorboard]'"
             ) from error
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._events, self._summaries = event_pb2, summary_pb2
+        self._tensors, self._shapes, self._types = tensor_pb2, tensor_shape_pb2.TensorShapeProto, types_pb2
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
         self._path = directory / name
         self._lock = threading.Lock()
@@ -56,10 +53,10 @@ class EventFile:
                 f"cannot write summaries to {directory}: {error.strerror}; give a directory that can be written"
             ) from error
         self._is_broken = False
-        self._write(self._event(file_version="brain.Event:2"))
+        self._write(event_pb2.Event(file_version="brain.Event:2"))
         if resumed_at is not None:
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._write(self._event(session_log=start, step=resumed_at))
+            self._write(event_pb2.Event(session_log=start, step=resumed_at))
 
     def scalar(self, name: str, value: float, step: int) -> None:
         """Write a number."""
@@ -67,7 +64,7 @@ class EventFile:
 
     def histogram(self, name: str, spread: Histogram, step: int) -> None:
         """Write how values are spread."""
-        proto = self._messages.HistogramProto(
+        proto = self._summaries.HistogramProto(
             min=spread.minimum,
             max=spread.maximum,
             num=sum(spread.counts),
@@ -81,21 +78,20 @@ class EventFile:
     def image(self, name: str, encoded: bytes, shape: tuple[int, ...], step: int) -> None:
         """Write a PNG of this height, width and number of channels."""
         height, width, channels = shape
-        image = self._summary.Image(
+        image = self._summaries.Summary.Image(
             height=height, width=width, colorspace=channels, encoded_image_string=encoded
         )
         self._put(step, tag=name, image=image)
 
     def text(self, name: str, text: str, step: int) -> None:
         """Write a text, which TensorBoard reads as Markdown."""
-        from tensorboardX.proto import tensor_pb2, tensor_shape_pb2, types_pb2
-
-        plugin = self._messages.SummaryMetadata.PluginData(plugin_name="text")
-        shape = tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)])
-        tensor = tensor_pb2.TensorProto(
-            dtype=types_pb2.DT_STRING, string_val=[text.encode()], tensor_shape=shape
+        plugin = self._summaries.SummaryMetadata.PluginData(plugin_name="text")
+        tensor = self._tensors.TensorProto(
+            dtype=self._types.DT_STRING,
+            string_val=[text.encode()],
+            tensor_shape=self._shapes(dim=[self._shapes.Dim(size=1)]),
         )
-        metadata = self._messages.SummaryMetadata(plugin_data=plugin)
+        metadata = self._summaries.SummaryMetadata(plugin_data=plugin)
         self._put(step, tag=name, metadata=metadata, tensor=tensor)
 
     def flush(self) -> None:
@@ -109,17 +105,11 @@ class EventFile:
         with self._lock:
             self._file.close()
 
-    @property
-    def _messages(self) -> Any:
-        from tensorboardX.proto import summary_pb2
-
-        return summary_pb2
-
     def _put(self, step: int, **value: Any) -> None:
-        summary: Summary = self._summary(value=[self._summary.Value(**value)])
-        self._write(self._event(summary=summary, step=step))
+        summary = self._summaries.Summary(value=[self._summaries.Summary.Value(**value)])
+        self._write(self._events.Event(summary=summary, step=step))
 
-    def _write(self, event: "Event") -> None:
+    def _write(self, event: Any) -> None:
         event.wall_time = time.time()
         record = framed([event.SerializeToString()])
         with self._lock:

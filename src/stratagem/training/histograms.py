@@ -52,18 +52,21 @@ def histogram_of(values: Any) -> Histogram:
     if not len(finite):
         return Histogram((), (), 0.0, 0.0, 0.0, 0.0, missing)
     low, high = float(finite.min()), float(finite.max())
-    if low == high or not np.isfinite(high - low):  # no width to divide, or one beyond floating point
-        limits, counts = np.array([high]), np.array([len(finite)])
-    else:
+    width = high / BUCKETS - low / BUCKETS
+    if width > np.spacing(max(-low, high)) and np.isfinite(high - low):
         counts, edges = np.histogram(finite, BUCKETS, (low, high))
         limits = edges[1:]
+    else:  # no width that floating point could divide
+        limits, counts = np.array([high]), np.array([len(finite)])
+    with np.errstate(over="ignore"):
+        total, squares = float(finite.sum()), float(np.square(finite).sum())
     return Histogram(
         tuple(limits.tolist()),
         tuple(counts.astype(np.float64).tolist()),
         low,
         high,
-        float(finite.sum()),
-        float(np.square(finite).sum()),
+        total,
+        squares,
         missing,
     )
 

@@ -32,3 +32,11 @@ def own_label() -> str | None:
     """This task's name as it stands in file names, such as `worker-1`; `None` without a cluster."""
     config = resolve_cluster()
     return None if config is None else f"{config.job_name}-{config.task_index}"
+
+
+def trains_with_others() -> bool:
+    """Whether flags or the environment tell of other tasks that train too."""
+    config = resolve_cluster()
+    if config is None:
+        return False
+    return sum(config.cluster.num_tasks(job) for job in config.cluster.jobs if job in ("chief", "worker")) > 1

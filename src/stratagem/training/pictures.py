@@ -34,7 +34,7 @@ def pictures(values: Any) -> list[NDArray[np.uint8]]:
 
 def _as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     if array.dtype == np.uint8:
-        return array
+        return array.view(np.uint8)
     if array.dtype == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
     if np.issubdtype(array.dtype, np.integer):
@@ -45,4 +45,5 @@ def _as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
         raise DataError(
             f"an image of {array.dtype}; give integers 0 to 255, booleans, or floats 0 to 1"
         ) from None
-    return np.rint(np.clip(np.nan_to_num(numbers), 0, 1) * 255).astype(np.uint8)
+    scaled: NDArray[np.float32] = np.rint(np.clip(np.nan_to_num(numbers), 0, 1) * 255)
+    return scaled.astype(np.uint8)

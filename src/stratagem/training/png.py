@@ -12,14 +12,14 @@ _COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 
 
 def png(image: NDArray[np.uint8]) -> bytes:
-    """Encode an image.
+    r"""Encode an image.
 
     Args:
         image: Height, width, and 1, 3 or 4 channels.
 
     Example:
         >>> png(np.zeros((2, 3, 1), np.uint8))[:4]
-        b'\\x89PNG'
+        b'\x89PNG'
     """
     height, width, channels = image.shape
     rows = np.ascontiguousarray(image).reshape(height, width * channels)

@@ -1,7 +1,7 @@
 """All that changes while a model is trained, as one value that goes into a step and comes out of it."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.tree_util import PyTreeDef
 
+from stratagem.keep import ShardRecord, TensorEntry
 from stratagem.waist.ema import ExponentialMovingAverage
 from stratagem.waist.functions import leaf_names
 from stratagem.waist.interfaces import Arrays, Kind, Trainable, Updater, natural_kind
@@ -30,6 +31,7 @@ class Recipe:
         trainable: The model, if it is one that takes trained values back.
         kinds: For each piece of non-trained state what becomes of it between workers; `None`: as its type says.
         served: Where the rest of the state is, if it is not with this process.
+        workers: Who else trains the same model in step, each with all of it; `None`: nobody.
     """
 
     updater: Updater
@@ -41,13 +43,81 @@ class Recipe:
     trainable: Trainable | None = None
     kinds: tuple[Kind, ...] | None = None
     served: "Elsewhere | None" = None
+    workers: "Together | None" = None
+
+
+class Together(Protocol):
+    """The processes that train a model in step.
+
+    Attributes:
+        is_chief: Whether this one writes what only one should write.
+    """
+
+    is_chief: bool
+
+    def gather(self, array: Any) -> Sequence[Any]:
+        """The arrays of all of them, the chief's first; they need not have the same shape."""
+        ...
 
 
 class Elsewhere(Protocol):
-    """A model that lives with others: a state of it here has its parameters, and no more."""
+    """A model that lives with others: a state of it here has its parameters, and no more.
+
+    Attributes:
+        is_chief: Whether this process is the one that may set values, and writes what only one should write.
+        form: All of it, with shapes and dtypes in place of arrays.
+        has_pushed: Whether this process has taken part in its training.
+    """
+
+    is_chief: bool
+    form: "TrainState"
+
+    @property
+    def has_pushed(self) -> bool: ...  # noqa: D102  an attribute, see above
 
     def fetch(self, state: "TrainState") -> "TrainState":
         """All of it, on this host."""
+        ...
+
+    def renew(self, state: "TrainState") -> "TrainState":
+        """A state with the values that the others have now."""
+        ...
+
+    def assign(self, state: "TrainState", step: int | None = None) -> None:
+        """Set values: all at once, between two updates.
+
+        Args:
+            state: The values; `None` in place of an array leaves it as it is.
+            step: The step from which training goes on with them; what was under way is void. `None`: it goes on
+                as it is.
+        """
+        ...
+
+    def keep(
+        self, root: str, make: Callable[[int], bool]
+    ) -> tuple[int, Callable[[], tuple[list[ShardRecord], dict[str, TensorEntry]]] | None]:
+        """Have the others write what they hold, as it is at one step, into a checkpoint.
+
+        Args:
+            root: The directory of all checkpoints.
+            make: Called with the step; makes the directory of that checkpoint, or says that it is not wanted.
+
+        Returns:
+            The step, and a function that waits until all is written and gives the shards and what is in them;
+            `None` if it is not wanted, or the others cannot reach the directory.
+        """
+        ...
+
+    def note(self, key: str, note: bytes) -> None:
+        """Leave a note for the other workers."""
+        ...
+
+    def noted(self, key: str, until_trained: bool = False) -> bytes | None:
+        """Wait for the chief's note; with `until_trained` only as long as the model has not been trained."""
+        ...
+
+    def when_closing(self, callback: Callable[[], object]) -> None:
+        """Call a function before the tie to the others is let go of."""
         ...
 
 

@@ -1,0 +1,147 @@
+"""Batches of numbered rows by Grain: shuffled whole, read ahead by threads or processes, begun anywhere."""
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any
+
+import numpy as np
+
+from stratagem.data.batch_position import BatchPosition
+from stratagem.data.rows_by_number import NumberedRows
+from stratagem.errors import MissingExtra
+
+
+@dataclass(frozen=True)
+class GrainOptions:
+    """How batches are made.
+
+    Attributes:
+        batch_size: Rows per batch.
+        shuffle_seed: Shuffle with this seed, each epoch otherwise; `None` keeps the order.
+        shard_index: Take each `shard_count`-th row, beginning with this one.
+        shard_count: How many shards there are.
+        epochs: How often a pass goes over the rows; `None` for ever.
+        drop_remainder: Leave out a last batch that is smaller.
+        prefetch: How many batches to read ahead.
+        threads: How many threads read.
+        processes: How many processes read; none: the threads are in this one.
+    """
+
+    batch_size: int
+    shuffle_seed: int | None = None
+    shard_index: int = 0
+    shard_count: int = 1
+    epochs: int | None = 1
+    drop_remainder: bool = False
+    prefetch: int = 2
+    threads: int = 1
+    processes: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """Makes a batch of row numbers one of rows."""
+
+    rows: NumberedRows
+    parse: Callable[[Any], Any] | None
+
+    def __call__(self, numbers: Any) -> Any:
+        batch = self.rows.take(np.asarray(numbers, np.int64))
+        return batch if self.parse is None else self.parse(batch)
+
+
+class GrainBatches:
+    """Draws batches of rows.
+
+    Args:
+        rows: The rows.
+        parse: Makes the batch that is wanted of the one that was read.
+        options: How.
+
+    Attributes:
+        per_epoch: How many batches an epoch has.
+    """
+
+    def __init__(self, rows: NumberedRows, parse: Callable[[Any], Any] | None, options: GrainOptions) -> None:
+        try:
+            import grain
+        except ImportError as error:
+            raise MissingExtra(
+                f"a pipeline over files, arrays or sequences needs grain ({error}); install it: "
+                "pip install 'stratagem[data]'; any other iterable goes without"
+            ) from error
+        self._options = options
+        numbers = grain.MapDataset.range(len(rows))
+        if options.shard_count > 1:
+            numbers = numbers[options.shard_index :: options.shard_count]
+        self.rows = len(numbers)
+        batches, smaller = divmod(self.rows, options.batch_size)
+        self.per_epoch = batches + (smaller > 0 and not options.drop_remainder)
+        self._endless: Any = None
+        if self.per_epoch:
+            if options.shuffle_seed is not None:
+                numbers = numbers.shuffle(seed=options.shuffle_seed)
+            batched = numbers.batch(options.batch_size, drop_remainder=options.drop_remainder)
+            self._endless = batched.repeat().map(_Read(rows, parse))
+
+    @property
+    def per_pass(self) -> int | None:
+        """How many batches a pass has; `None` if it does not end."""
+        return None if self._options.epochs is None else self.per_epoch * self._options.epochs
+
+    def draw(self, position: BatchPosition) -> Generator[Any, None, None]:
+        """The rest of a pass."""
+        per_pass = self.per_pass
+        if self._endless is None or (per_pass is not None and position.batches >= per_pass):
+            return
+        before = 0 if per_pass is None else position.passes * per_pass
+        end = None if per_pass is None else before + per_pass
+        iterator = iter(self._read_ahead(self._endless[before + position.batches : end]))
+        try:
+            yield from iterator
+        finally:
+            iterator.close()
+
+    def _read_ahead(self, batches: Any) -> Any:
+        import grain
+        from absl import flags
+
+        options = self._options
+        threads = options.threads if options.prefetch else 0
+        read = batches.to_iter_dataset(
+            grain.ReadOptions(num_threads=threads, prefetch_buffer_size=options.prefetch if threads else 0)
+        )
+        if not options.processes:
+            return read
+        if (
+            not flags.FLAGS.is_parsed()
+        ):  # Grain reads flags of its own, which scripts without absl never parse
+            flags.FLAGS.mark_as_parsed()
+        # What goes through shared memory by name outlives a `kill -9`; pipes do not.
+        unnamed = grain.experimental.WithOptionsIterDataset(
+            read, grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
+        )
+        return unnamed.mp_prefetch(
+            grain.MultiprocessingOptions(
+                num_workers=options.processes, per_worker_buffer_size=max(1, options.prefetch)
+            ),
+            worker_init_fn=_end_with_parent,
+        )
+
+
+def _end_with_parent(index: int, count: int) -> None:
+    """In a process that reads ahead: end when the one that it reads for is gone, however it went."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="stratagem-end-with-parent", daemon=True).start()

@@ -1,0 +1,91 @@
+"""How Keras models come under a strategy: those made while its scope is open, in the same thread, and those adopted."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+from keras.src.trainers.trainer import Trainer
+
+from stratagem.errors import StrategyError
+from stratagem.keras.adoption import adopt
+from stratagem.strategies.base import Strategy
+
+TESTED = ("3.15",)
+"""The versions of Keras that Stratagem's own tests run with."""
+_log = logging.getLogger(__name__)
+
+
+class KerasFront:
+    """Keras, as strategies see it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+        self._original: Any = None
+        self._here = threading.local()
+        if not keras.__version__.startswith(tuple(f"{version}." for version in TESTED)):
+            _log.warning(
+                "Keras %s has not been tested with this Stratagem, which knows %s: if something is amiss, "
+                "pip install 'stratagem[keras]' brings one that has",
+                keras.__version__,
+                ", ".join(TESTED),
+            )
+
+    @contextmanager
+    def scope(self, strategy: Strategy) -> Iterator[None]:
+        """Adopt every model that this thread makes in the block; afterwards Keras is as it was."""
+        self._patch()
+        before = getattr(self._here, "strategy", None)
+        self._here.strategy = strategy
+        try:
+            yield
+        finally:
+            self._here.strategy = before
+            self._restore()
+
+    def adopt(self, strategy: Strategy, model: Any) -> bool:
+        """Have a model train under a strategy; `False` if it is not one of Keras's."""
+        if not isinstance(model, Trainer):
+            return False
+        _check_backend()
+        adopt(strategy, model)
+        return True
+
+    def _patch(self) -> None:
+        with self._lock:
+            self._open += 1
+            if self._open > 1:
+                return
+            self._original = original = Trainer.__init__
+            here = self._here
+
+            def __init__(trainer: Any, *args: Any, **kwargs: Any) -> None:
+                original(trainer, *args, **kwargs)
+                strategy = getattr(here, "strategy", None)
+                if strategy is not None:
+                    _check_backend()
+                    adopt(strategy, trainer)
+
+            Trainer.__init__ = __init__
+
+    def _restore(self) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open == 0:
+                Trainer.__init__ = self._original
+
+
+def _check_backend() -> None:
+    if keras.backend.backend() != "jax":
+        raise StrategyError(
+            f"Keras computes with {keras.backend.backend()}, and strategies need JAX: set KERAS_BACKEND=jax before the "
+            "first import of keras"
+        )
+    if keras.distribution.distribution() is not None:
+        raise StrategyError(
+            "a keras.distribution is set as well: choose between that and a strategy of Stratagem's "
+            "(keras.distribution.set_distribution(None) takes it away)"
+        )

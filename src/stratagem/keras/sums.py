@@ -1,0 +1,39 @@
+"""Small arrays of all workers brought together in one exchange."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stratagem.strategies.workers import Array, Workers
+
+
+def gathered(workers: Workers, arrays: Sequence[Any]) -> list[list[Array]]:
+    """For each worker its arrays; shapes and types are the same on all."""
+    own = [np.asarray(array) for array in arrays]
+    packed = np.frombuffer(b"".join(array.tobytes() for array in own), np.uint8)
+    return [_unpacked(each.tobytes(), own) for each in workers.gather(packed)]
+
+
+def from_chief(workers: Workers, arrays: Sequence[Any]) -> list[Array]:
+    """The first worker's arrays, on every worker."""
+    own = [np.asarray(array) for array in arrays]
+    packed = b"".join(array.tobytes() for array in own) if workers.index == 0 else b""
+    return _unpacked(workers.gather(np.frombuffer(packed, np.uint8))[0].tobytes(), own)
+
+
+def added_up(workers: Workers, before: Sequence[Any], after: Sequence[Any]) -> list[Array]:
+    """What all workers have added to values that they began with alike."""
+    told = gathered(workers, after)
+    return [
+        (old + sum(each[place] - old for each in told)).astype(old.dtype)
+        for place, old in enumerate(np.asarray(each) for each in before)
+    ]
+
+
+def _unpacked(packed: bytes, like: Sequence[Array]) -> list[Array]:
+    found, start = [], 0
+    for array in like:
+        found.append(np.frombuffer(packed, array.dtype, array.size, start).reshape(array.shape))
+        start += array.nbytes
+    return found

@@ -1,0 +1,177 @@
+"""The checkpoints of a run on disk: a state as named host arrays, written and found again."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stratagem.errors import KeepError
+from stratagem.keep import Cut, Cuts, Manifest, ShardRecord, StoredArray, TensorEntry, write_shard
+from stratagem.keep.fields import plain
+from stratagem.keep.retention import kept
+from stratagem.training.checkpoint_form import check_form
+
+_log = logging.getLogger("stratagem")
+_KIND = "checkpoint"
+_DATA = "data"
+_SHARD = "chief"
+Shards = tuple[list[ShardRecord], dict[str, TensorEntry]]
+"""What others have written of a checkpoint, and what is in it."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint in memory.
+
+    Attributes:
+        step: The global step.
+        seed: What random numbers are drawn from.
+        arrays: Host arrays by name.
+        data: Where the data stood: plain values or bytes.
+    """
+
+    step: int
+    seed: int
+    arrays: Mapping[str, Any]
+    data: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, bytes):
+            object.__setattr__(self, "data", plain(self.data, "data"))
+
+
+@dataclass
+class CheckpointFiles:
+    """The checkpoints in one directory.
+
+    Attributes:
+        directory: The directory; made with the first checkpoint.
+        keep: How many of the newest stay.
+        keep_every: Checkpoints at multiples of this step stay for good.
+        reached: The newest step that was written or read here; -1 before.
+    """
+
+    directory: str | PathLike[str]
+    keep: int
+    keep_every: int | None
+    reached: int = -1
+    _damaged: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        kept((), self.keep, self.keep_every)
+        self.cuts = Cuts(Path(self.directory).absolute())
+
+    # Writing.
+
+    def is_wanted(self, step: int, form: Mapping[str, StoredArray]) -> bool:
+        """Whether there is no checkpoint of this step, or a later one, that was written or read here.
+
+        Raises:
+            KeepError: There is one of another training, or of another model.
+        """
+        if step <= self.reached:
+            return False
+        latest = max((found for found in self.cuts.steps() if found not in self._damaged), default=None)
+        if latest is None:
+            return True
+        if step <= latest:
+            raise KeepError(
+                f"{self.cuts.root} has a checkpoint of step {latest} already, so none can be made at step {step}: it "
+                "is left from another training. Begin with restore, to go on from it; or give this training a directory "
+                "of its own; or remove that one"
+            )
+        if self.reached < 0:
+            cut = self.cuts.open(latest)
+            check_form(_form(cut), form, f"the checkpoint of step {latest} in {self.cuts.root}")
+        return True
+
+    def make(self, step: int) -> None:
+        """The directory of a new checkpoint; those of later steps that cannot be read are removed."""
+        for damaged in self._damaged:
+            _log.warning("%s is removed: it cannot be read", self.cuts.path(damaged))
+            self.cuts.remove(damaged)
+        self._damaged.clear()
+        self.cuts.directory(step)
+
+    def write(self, saved: Saved, others: Callable[[], Shards] | None = None) -> None:
+        """Write a checkpoint; it is valid when this returns, and then old ones are removed.
+
+        Args:
+            saved: What this process has of it; `make` has been called for its step.
+            others: Waits for what others write of it.
+        """
+        arrays = dict(saved.arrays)
+        meta: dict[str, Any] = {"kind": _KIND, "seed": saved.seed}
+        if isinstance(saved.data, bytes):
+            arrays[_DATA] = np.frombuffer(saved.data, np.uint8)
+        else:
+            meta[_DATA] = saved.data
+        path = self.cuts.path(saved.step)
+        records, entries = ([], {}) if others is None else others()
+        for record in records:
+            _check_is_here(path, record)
+        own = write_shard(path, _SHARD, arrays)
+        entries = {**entries, **{name: TensorEntry.joined([(own, name)]) for name in arrays}}
+        self.cuts.commit(Manifest(saved.step, [*records, own], entries, meta))
+        self.reached = saved.step
+        _log.info("a checkpoint of step %d is in %s", saved.step, path)
+        self.cuts.prune(self.keep, self.keep_every)
+
+    # Reading.
+
+    def read(self, form: Mapping[str, StoredArray], step: int | None = None) -> Saved | None:
+        """The checkpoint at a step, or the newest that is not damaged; `None` if there is none at all.
+
+        Raises:
+            KeepError: All are damaged, or that of the step is; or it is of another model.
+        """
+        while True:
+            cut = self._found(step)
+            if cut is None:
+                return None
+            try:
+                return self._read(cut, form)
+            except KeepError:
+                if step is not None or cut.step in self.cuts.steps():
+                    raise
+                # It was removed meanwhile, as old ones are: there is a newer one.
+
+    def _found(self, step: int | None) -> Cut | None:
+        if step is None:
+            return self.cuts.newest_readable()
+        cut = self.cuts.open(step)
+        cut.verify()
+        return cut
+
+    def _read(self, cut: Cut, form: Mapping[str, StoredArray]) -> Saved:
+        meta, where = cut.manifest.meta, f"the checkpoint of step {cut.step} in {self.cuts.root}"
+        if meta.get("kind") != _KIND:
+            raise KeepError(
+                f"{cut.directory} is no checkpoint, but a snapshot of parameter servers: use another directory"
+            )
+        check_form(_form(cut), form, where)
+        arrays = {name: cut.read(name) for name in form}
+        data = cut.read(_DATA).tobytes() if _DATA in cut.names else meta.get(_DATA)
+        self.reached = cut.step
+        return Saved(cut.step, int(meta["seed"]), arrays, data)
+
+    def pass_over(self) -> None:
+        """Training goes on from what was read: newer checkpoints, being damaged, may be replaced."""
+        self._damaged = [step for step in self.cuts.steps() if step > self.reached]
+
+
+def _form(cut: Cut) -> dict[str, StoredArray]:
+    return {name: entry.stored for name, entry in cut.manifest.tensors.items() if name != _DATA}
+
+
+def _check_is_here(directory: Path, record: ShardRecord) -> None:
+    file = directory / record.file
+    if not file.is_file() or file.stat().st_size != record.nbytes:
+        raise KeepError(
+            f"{file} was written by a parameter server, and it is not here: is the directory of checkpoints one that all "
+            "hosts share?"
+        )
