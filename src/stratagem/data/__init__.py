@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stratagem.data.features import RawFeature as RawFeature
     from stratagem.data.features import VarLenFeature as VarLenFeature
     from stratagem.data.idx import read_idx as read_idx
-    from stratagem.data.pipeline import pipeline as pipeline
+    from stratagem.data.pipelines import pipeline as pipeline
     from stratagem.data.ragged import RaggedArray as RaggedArray
     from stratagem.data.record_batch import RecordBatch as RecordBatch
     from stratagem.data.record_index import RecordIndex as RecordIndex
@@ -44,7 +44,7 @@ _HOMES = {
     "load_digits": "stratagem.data.digits",
     "make_example": "stratagem.data.example_writing",
     "parse_example": "stratagem.data.example_parsing",
-    "pipeline": "stratagem.data.pipeline",
+    "pipeline": "stratagem.data.pipelines",
     "read_idx": "stratagem.data.idx",
     "read_tfrecord": "stratagem.data.tfrecord_reader",
     "shard_files": "stratagem.data.sharding",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stratagem.data.compression import opened
 from stratagem.data.framing import OVERHEAD, Frames, sound_headers, sound_records
 from stratagem.data.record_batch import RecordBatch
-from stratagem.data.record_index import RecordIndex, identity, index_tfrecord, read_fully
+from stratagem.data.record_index import RecordIndex, index_tfrecord
 from stratagem.data.stacking import stack
 from stratagem.errors import DataError
 
@@ -59,12 +59,18 @@ class RecordFiles:
             within = numbers[rows] - (int(self.ends[file]) - len(index))
             offsets[rows], lengths[rows] = index.offsets[within], index.lengths[within]
             with opened(index.path) as stream:
-                if identity(stream.fileno()) != (index.size, index.modified):
+                descriptor = stream.fileno()
+                found = os.fstat(descriptor)
+                if (found.st_size, found.st_mtime_ns) != (index.size, index.modified):
                     raise DataError(f"{index.path} has changed since it was indexed; begin anew")
-                for row in rows.tolist():
-                    count = int(lengths[row]) + OVERHEAD
-                    frames[row] = read_fully(stream.fileno(), int(offsets[row]), count)
+                for row, place, length in zip(
+                    rows.tolist(), offsets[rows].tolist(), lengths[rows].tolist(), strict=True
+                ):
+                    frames[row] = os.pread(descriptor, length + OVERHEAD, place)
         return self._checked(b"".join(frames), offsets, lengths, files)
+
+    def _names(self, files: NDArray[np.intp]) -> str:
+        return ", ".join(str(self.indices[file].path) for file in np.unique(files))
 
     def _checked(
         self,
@@ -74,6 +80,10 @@ class RecordFiles:
         files: NDArray[np.intp],
     ) -> RecordBatch:
         ends = np.cumsum(lengths + OVERHEAD)
+        if len(lengths) and ends[-1] != len(buffer):
+            raise DataError(
+                f"a file ended while it was read: {self._names(files)}; do not change it meanwhile"
+            )
         found = Frames(ends - lengths - OVERHEAD, lengths, len(buffer))
         changes = np.flatnonzero(np.diff(files, prepend=-1)).tolist()
         sources = [(row, str(self.indices[files[row]].path)) for row in changes]

@@ -6,19 +6,16 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stratagem.keras.companions import accompanied
-from stratagem.keras.sums import added_up, from_chief
+from stratagem.keras.residence import ORDER, Residence, ResidenceHere, Values, at_home
+from stratagem.keras.served import ResidenceOnServers
+from stratagem.keras.sums import added_up
 from stratagem.keras.trainable import KerasTrainable
-from stratagem.keras.updater import KerasUpdater
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.rows import count_rows
-from stratagem.waist import Arrays, Recipe, TrainState, state_of
-
-Values = tuple[Arrays, ...]
-"""What Keras passes to its functions and takes from them: lists of values, in the order of its own."""
+from stratagem.waist import Arrays
 
 
 class AdoptedModel:
@@ -33,8 +30,10 @@ class AdoptedModel:
         self.strategy = strategy
         self.model = model
         self._deal: Callable[[Any], Any] = _whole
-        self._evaluated_from: Arrays | None = None
-        self._is_evaluating = False
+        self._residence: Residence | None = None
+        self._measured_from: Arrays | None = None
+        self._adds_up = False
+        self._is_failing = False
 
     # What users call.
 
@@ -54,11 +53,11 @@ class AdoptedModel:
         shares = self.strategy.feed.shares_evaluation
         before = self._deal
         self._deal = self.strategy.feed.deal() if shares else _whole
-        self._is_evaluating, self._evaluated_from = shares, None
+        self._adds_up, self._measured_from = shares, None
         try:
             return self._safely(partial(type(self.model).evaluate, self.model, **bound))
         finally:
-            self._deal, self._is_evaluating = before, False
+            self._deal, self._adds_up = before, False
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Predict all rows; workers in step share them out."""
@@ -95,33 +94,24 @@ class AdoptedModel:
         model = self.model
         if model.train_function is not None and not force:
             return
-        trainable = KerasTrainable(model, self.strategy.workers.index, reads_optimizer=True)
-        recipe = state_of(trainable, KerasUpdater(model.optimizer)).recipe
-        step = self.strategy.engine.build(trainable)
+        kind = ResidenceOnServers if self.strategy.engine.is_elsewhere else ResidenceHere
+        residence: Residence = kind(self.strategy, model)
+        self._residence = residence
         replicas = self.strategy.engine.replicas
-        layers = len(model.non_trainable_variables)
-        known: tuple[Values, TrainState] | None = None
         told: Any = {}
 
         def train(values: Values, data: Any) -> tuple[Any, Values]:
-            nonlocal known, told, recipe
-            if known is None or values is not known[0]:
-                known = values, self._laid_out(recipe, values)
-                recipe = known[1].recipe
+            nonlocal told
+            state = residence.enter(values)
+            if self._measured_from is None:
+                self._measured_from = values[3]
             part = self._deal(data)
             if part is None:
                 return told, values
             placed = part if replicas.is_placed(part) else replicas.place(part)
-            state, metrics = replicas.settle(step(known[1], placed))
-            told = {name: metrics[name] for name in trainable.log_names}
-            given = (
-                state.flat_params,
-                state.flat_state[:layers],
-                state.flat_opt_state,
-                state.flat_state[layers:],
-            )
-            known = given, state
-            return told, given
+            state, metrics = replicas.settle(residence.step(state, placed))
+            told = {name: metrics[name] for name in residence.log_names}
+            return told, residence.leave(state)
 
         model.train_function = self._over_iterator(train, lambda several: several[-1])
 
@@ -140,8 +130,8 @@ class AdoptedModel:
         def evaluate(values: Values, data: Any) -> tuple[Any, Values]:
             nonlocal known, told
             if known is None or values is not known[0]:
-                if self._evaluated_from is None:
-                    self._evaluated_from = values[2]
+                if self._measured_from is None:
+                    self._measured_from = values[2]
                 known = values, replicas.replicate(values)
             part = self._deal(data)
             if not count_rows(part):
@@ -185,19 +175,25 @@ class AdoptedModel:
         return model.predict_function
 
     def jax_state_sync(self) -> None:
-        """Bring values back into the variables: each as one array on one device, as Keras had it."""
+        """Bring values back into the variables."""
         model = self.model
         held = getattr(model, "_jax_state", None)
-        if held and not model._jax_state_synced:
-            model._jax_state = {name: [_at_home(value) for value in values] for name, values in held.items()}
+        if not held or model._jax_state_synced:
+            return
+        if self._residence is None:
+            model._jax_state = {name: [at_home(value) for value in values] for name, values in held.items()}
+        else:
+            model._jax_state = self._residence.settled(held, self._is_failing)
         type(model).jax_state_sync(model)
+        if self._residence is not None:
+            self._residence.took_back()
 
     def get_metrics_result_or_logs(self, logs: Any) -> Any:
         """The metrics over all workers' rows."""
         model = self.model
-        if self._is_evaluating and self._evaluated_from is not None:
+        if self._adds_up and self._measured_from is not None:
             measured = [variable.value for variable in model.metrics_variables]
-            totals = added_up(self.strategy.workers, self._evaluated_from, measured)
+            totals = added_up(self.strategy.workers, self._measured_from, measured)
             for variable, total in zip(model.metrics_variables, totals, strict=True):
                 variable.assign(total)
         return type(model)._get_metrics_result_or_logs(model, logs)
@@ -205,40 +201,22 @@ class AdoptedModel:
     # What goes on around them.
 
     def begin_training(self) -> None:
-        """Before the first epoch: all workers take the chief's values, and draw the same random orders."""
-        workers = self.strategy.workers
-        if workers.count > 1 and self.strategy.feed.shares_evaluation:
-            model = self.model
-            variables = [
-                *model.trainable_variables,
-                *model.non_trainable_variables,
-                *model.optimizer.variables,
-            ]
-            seed = np.asarray(np.random.randint(2**31))
-            *values, seed = from_chief(workers, [*(variable.value for variable in variables), seed])
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
-            np.random.seed(int(seed))
+        """Before the first epoch."""
+        if self._residence is not None:
+            self._residence.begin()
 
     def begin_epoch(self) -> None:
-        """Before an epoch: its batches are dealt out anew."""
-        self._deal = self.strategy.feed.deal()
+        """Before an epoch: its batches are dealt out anew, and its metrics counted."""
+        feed = self.strategy.feed
+        self._deal, self._measured_from = feed.deal(), None
+        # Workers in step each know the metrics of all, but where servers train.
+        self._adds_up = self.strategy.engine.is_elsewhere and not feed.takes_turns
 
     def end_epoch(self) -> None:
-        """After an epoch: who stops, stops with all."""
-        workers = self.strategy.workers
-        if workers.count > 1 and self.strategy.feed.shares_evaluation:
-            stops = np.asarray(self.model.stop_training)
-            self.model.stop_training = bool(workers.gather(stops)[0])
-
-    def _laid_out(self, recipe: Recipe, values: Values) -> TrainState:
-        """A state of these values, in arrays of its own: the step takes them over, and Keras keeps the others."""
-        params, others, optimizer, metrics = (
-            [jnp.array(value, copy=True) for value in each] for each in values
-        )
-        return self.strategy.engine.lay_out(
-            TrainState(params, optimizer, [*others, *metrics], None, np.int32(0), recipe)
-        )
+        """After an epoch."""
+        self._adds_up = False
+        if self._residence is not None:
+            self._residence.end_epoch()
 
     def _over_iterator(
         self, step: Callable[[Values, Any], tuple[Any, Values]], join: Callable[..., Any]
@@ -271,9 +249,10 @@ class AdoptedModel:
         """Have Keras find these values, whatever happens to be raised now."""
         if any(getattr(value, "is_deleted", bool)() for each in values for value in each):
             return
-        names = ["trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"]
+        names = list(ORDER)
         if len(values) == 3:
             names.remove("optimizer_variables")
+        self._is_failing = True
         self.model._jax_state = dict(zip(names, values, strict=False))
         self.model._jax_state_synced = False
 
@@ -282,18 +261,16 @@ class AdoptedModel:
         try:
             return call()
         except BaseException:
+            self._is_failing = True
             self.jax_state_sync()
             self.model._jax_state = None
             raise
+        finally:
+            self._is_failing = False
 
 
 def _whole(batch: Any) -> Any:
     return batch
-
-
-def _at_home(value: Any) -> Any:
-    is_spread = isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
-    return value.addressable_data(0) if is_spread else value
 
 
 def _concatenated(several: list[Any]) -> Any:

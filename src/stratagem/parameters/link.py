@@ -8,6 +8,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -98,6 +99,7 @@ class Link:
         ]
         self._next_log = 0.0
         self._gathers = 0
+        self._notes: Counter[str] = Counter()
         # Of one thread at a time: the user's, and the one that tells a restarted leader that this worker pauses.
         self._turn = threading.RLock()
         self._is_paused = False
@@ -413,30 +415,34 @@ class Link:
 
         return [ask(server) for server in range(len(self._plan.configs))]
 
-    def note(self, key: str, note: bytes) -> None:
-        """Leave a note with server 0, for the other workers."""
-        told = {"model": self.name, "key": key}
+    def note(self, what: str, note: bytes) -> None:
+        """Leave a note with server 0, for the other workers: the chief's part in what `noted` waits for."""
+        told = {"model": self.name, "key": self._note_key(what)}
         self._persistent(lambda: self._call(0, protocol.NOTE, told, [np.frombuffer(note, np.uint8)]))
 
-    def noted(self, key: str, until_trained: bool = False) -> bytes | None:
-        """What the chief has noted under a key; waits for it.
+    def noted(self, what: str) -> bytes | None:
+        """The chief's note; waits until there have been as many of that kind as this worker has asked for.
 
-        Args:
-            key: The key.
-            until_trained: Wait only as long as the model has not been trained.
+        Returns:
+            The note; `None` for a worker that was started, perhaps again, while others train: they are past it.
         """
+        told = {"model": self.name, "key": self._note_key(what)}
 
         def act() -> bytes | None:
             began = time.monotonic()
             while True:
-                answer = self._call(0, protocol.NOTED, {"model": self.name, "key": key})
+                answer = self._call(0, protocol.NOTED, told)
                 if answer.fields[STATE] == OK:
-                    return bytes(answer.tensors[0].tobytes())
-                if until_trained and answer.fields["step"] > 0:
+                    return answer.tensors[0].tobytes()
+                if not self.has_pushed and answer.fields["step"] > 0:
                     return None
-                self._say_waiting("for the chief to restore a checkpoint", time.monotonic() - began)
+                self._say_waiting(f"for the chief to have {what}", time.monotonic() - began)
 
         return self._persistent(act)
+
+    def _note_key(self, what: str) -> str:
+        self._notes[what] += 1
+        return f"{what} {self._notes[what]}"
 
     @property
     def has_pushed(self) -> bool:

@@ -22,9 +22,11 @@ class Engine(Protocol):
 
     Attributes:
         replicas: The devices that compute.
+        is_elsewhere: Whether variables live with other processes, and are here only while they are computed with.
     """
 
     replicas: Replicas
+    is_elsewhere: bool
 
     def lay_out(self, state: TrainState) -> TrainState:
         """Put a state where it lives."""
@@ -46,6 +48,8 @@ def forward_and_back(
 
 class MirroredEngine:
     """Variables on every device; XLA inserts the all-reduce into one compiled step."""
+
+    is_elsewhere = False
 
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
@@ -72,6 +76,8 @@ class CentralEngine:
         replicas: The devices that compute.
         home: Where the variables live: a device, in its own memory or in its host's.
     """
+
+    is_elsewhere = False
 
     def __init__(self, replicas: Replicas, home: SingleDeviceSharding) -> None:
         self.replicas = replicas

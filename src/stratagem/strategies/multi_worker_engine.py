@@ -41,6 +41,8 @@ class MultiWorkerEngine:
         reducer: Sums between them.
     """
 
+    is_elsewhere = False
+
     def __init__(self, replicas: Replicas, workers: Workers, reducer: Reducer) -> None:
         self.replicas = replicas
         self._workers = workers

@@ -32,6 +32,8 @@ class ParameterServerEngine:
         options: The servers, and how they update.
     """
 
+    is_elsewhere = True
+
     def __init__(self, replicas: Replicas, workers: ServerWorkers, options: JobOptions) -> None:
         self.replicas = replicas
         self._workers = workers
@@ -251,13 +253,14 @@ class _Served:
             for name, pieces in self.plan.configs[0].tensors
         }
 
-    def note(self, key: str, note: bytes) -> None:
+    def note(self, what: str, note: bytes) -> None:
         """See `Elsewhere`."""
-        self.link.note(key, note)
+        self.link.note(what, note)
 
-    def noted(self, key: str, until_trained: bool = False) -> bytes | None:
+    def noted(self, what: str) -> bytes | None:
         """See `Elsewhere`."""
-        return self.link.noted(key, until_trained)
+        self.settle()
+        return self.link.noted(what)
 
     def when_closing(self, callback: Callable[[], object]) -> None:
         """See `Elsewhere`."""

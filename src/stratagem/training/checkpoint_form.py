@@ -47,7 +47,7 @@ def check_form(found: Mapping[str, StoredArray], expected: Mapping[str, StoredAr
     missing = [name for name in expected if name not in found]
     besides = [name for name in found if name not in expected]
     other = [
-        f"{name} is {found[name]} and not {expected[name]}"
+        f"{name} is {found[name]} there and {expected[name]} here"
         for name in expected
         if name in found and found[name] != expected[name]
     ]

@@ -57,7 +57,6 @@ class Checkpointer:
         self._thread: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
         self._forget_exit: Callable[[], None] = _nothing
-        self._restores = 0
         self._is_chief = True
         self.data: Any = None
 
@@ -184,8 +183,7 @@ class Checkpointer:
         """
         self.wait()
         self._is_chief = is_chief(like)
-        self._restores += 1
-        found = restored(like, partial(self._read, form_of(like), step), self._restores, step is not None)
+        found = restored(like, partial(self._read, form_of(like), step), step is not None)
         if found is None:
             return None
         state, self.data = found

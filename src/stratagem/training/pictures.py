@@ -38,7 +38,8 @@ def _as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     if array.dtype == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
     if np.issubdtype(array.dtype, np.integer):
-        return np.clip(array, 0, 255).astype(np.uint8)
+        clipped: NDArray[np.integer[Any]] = np.clip(array, 0, 255)
+        return clipped.astype(np.uint8)
     try:
         numbers = array.astype(np.float32)
     except (TypeError, ValueError):

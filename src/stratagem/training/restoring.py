@@ -17,22 +17,22 @@ from stratagem.waist import TrainState
 from stratagem.waist.state import Elsewhere, Together
 
 _log = logging.getLogger("stratagem")
+_NOTE = "restored a checkpoint"
 Read = Callable[[], Saved | None]
 Restored = tuple[TrainState, Any]
 """A state, and where its data stood."""
 
 
-def restored(like: TrainState, read: Read, number: int, goes_back: bool) -> Restored | None:
+def restored(like: TrainState, read: Read, goes_back: bool) -> Restored | None:
     """The state that a checkpoint holds, laid out as `like` is; `None` if there is no checkpoint.
 
     Args:
         like: A state of the same form.
         read: Reads the checkpoint; called by the chief only.
-        number: How often this process has restored, this time included.
         goes_back: Whether servers are to have it even if they are ahead of it.
     """
     if like.recipe.served is not None:
-        return _from_servers(like, like.recipe.served, read, number, goes_back)
+        return _from_servers(like, like.recipe.served, read, goes_back)
     if like.recipe.workers is not None:
         return _among_workers(like, like.recipe.workers, read)
     saved = read()
@@ -74,13 +74,9 @@ def _typed(raw: Any, stored: StoredArray) -> Any:
 # Where servers have it.
 
 
-def _from_servers(
-    like: TrainState, served: Elsewhere, read: Read, number: int, goes_back: bool
-) -> Restored | None:
-    key = f"restored {number}"
+def _from_servers(like: TrainState, served: Elsewhere, read: Read, goes_back: bool) -> Restored | None:
     if not served.is_chief:
-        # A worker that was started again while the others train has nothing to wait for.
-        note = served.noted(key, until_trained=number == 1)
+        note = served.noted(_NOTE)
         if note is None:
             return served.renew(like), None
         header = _opened(note)
@@ -93,7 +89,7 @@ def _from_servers(
             return None
         return _brought(like, served, saved, goes_back), saved.data
     finally:
-        served.note(key, _header(saved, error))
+        served.note(_NOTE, _header(saved, error))
 
 
 def _brought(like: TrainState, served: Elsewhere, saved: Saved, goes_back: bool) -> TrainState:

@@ -41,7 +41,7 @@ def details(pace: Pace, metrics: Mapping[str, float], unit: str = "examples/s") 
         >>> pace = Pace(0.0, total=12)
         >>> for second in (5.0, 6.0, 7.0):
         ...     pace.count(second, examples=100)
-        >>> details(pace, {"loss": 0.25, "global_step": 7})
+        >>> details(pace, {"loss": 0.25, "global_step": 7.0})
         'loss 0.25, global step 7, 1 steps/s, 100 examples/s, 0:09 left'
     """
     parts = [f"{name.replace('_', ' ')} {_short(value)}" for name, value in metrics.items()]

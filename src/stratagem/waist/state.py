@@ -108,12 +108,12 @@ class Elsewhere(Protocol):
         """
         ...
 
-    def note(self, key: str, note: bytes) -> None:
-        """Leave a note for the other workers."""
+    def note(self, what: str, note: bytes) -> None:
+        """Leave a note for the other workers: the chief's part in what `noted` waits for."""
         ...
 
-    def noted(self, key: str, until_trained: bool = False) -> bytes | None:
-        """Wait for the chief's note; with `until_trained` only as long as the model has not been trained."""
+    def noted(self, what: str) -> bytes | None:
+        """Wait for the chief's next note of that kind; `None` if the others were past it when this worker came."""
         ...
 
     def when_closing(self, callback: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from unit.flax.models import trained
 
-STEPS = 10
+STEPS = 6
 
 
 def main(expression: str, path: str) -> None:
@@ -23,9 +23,7 @@ def main(expression: str, path: str) -> None:
     config = sg.resolve_cluster()
     runs = {
         "dense": trained(strategy, "dense", STEPS, with_flax_optimizer=True),
-        "normed": trained(strategy, "normed", STEPS),
         "noisy": trained(strategy, "noisy", STEPS),
-        "again": trained(strategy, "noisy", STEPS),
     }
     found = {f"{run}/{name}": value for run, values in runs.items() for name, value in values.items()}
     np.savez(f"{path}-{config.task_index if config else 0}.npz", allow_pickle=False, **found)

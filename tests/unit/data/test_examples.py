@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 MODULES = [
+    "batch_position",
     "byte_windows",
     "castagnoli",
     "checksum",
@@ -15,6 +16,7 @@ MODULES = [
     "example_parsing",
     "example_writing",
     "idx",
+    "pipelines",
     "ragged",
     "record_batch",
     "record_index",

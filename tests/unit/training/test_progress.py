@@ -124,7 +124,7 @@ def test_an_error_of_the_batches_comes_through() -> None:
     file = io.StringIO()
     with pytest.raises(OSError, match="gone"):
         list(sg.progress(failing(), strategy=CHIEF, file=file))
-    assert steps_told(file.getvalue() + " ") == ["1\n"] or "step 1" in file.getvalue()
+    assert file.getvalue() == "step 1\n"
 
 
 @pytest.mark.parametrize("arguments", [{"display": "loud"}, {"every": 0}, {"total": -1}, {"examples": 1.5}])
@@ -175,7 +175,7 @@ def test_metrics_that_are_no_single_numbers_are_not_shown() -> None:
 def test_a_line_per_worker() -> None:
     zero, one, two = (f"/job:worker/task:{index}" for index in range(3))
     model = {"global_step": 9, "active": [zero, one], "waits_for": [one], "dropped": {zero: 3}}
-    status = {
+    status: dict[str, dict[str, Any]] = {
         "/job:ps/task:0": {"parameters": {"model-0": model}},
         zero: {},
         one: {},

@@ -1,0 +1,236 @@
+"""Where a Keras model's values are while parameter servers train it: there, and back in its variables afterwards.
+
+The chief's edits between steps (a new learning rate, `set_weights`) go to the servers; those of others do not count.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem.errors import StratagemError
+from stratagem.keras.control import Control, Controlled
+from stratagem.keras.residence import ORDER, Values
+from stratagem.keras.scaling import is_scaling, unscaled
+from stratagem.keras.trainable import KerasTrainable
+from stratagem.keras.updater import KerasUpdater
+from stratagem.strategies.base import Strategy
+from stratagem.waist import Arrays, TrainState, state_of
+
+_log = logging.getLogger(__name__)
+
+
+class ResidenceOnServers:
+    """Values on the parameter servers.
+
+    Args:
+        strategy: The strategy.
+        model: The model, built and compiled.
+    """
+
+    def __init__(self, strategy: Strategy, model: Any) -> None:
+        self._strategy = strategy
+        self._model = model
+        self._trainable = KerasTrainable(
+            model, strategy.workers.index, reads_optimizer=is_scaling(model.optimizer)
+        )
+        scaled, optimizer = unscaled(self._trainable, model.optimizer)
+        self._controlled = Controlled(scaled, Control.new())
+        self._optimizer = optimizer
+        self._updater = KerasUpdater(optimizer)
+        # The optimizer's variables that stay here: those of a loss scale come first.
+        self._kept = len(model.optimizer.variables) - len(optimizer.variables)
+        self._layers = len(model.non_trainable_variables)
+        self._metrics = len(model.metrics_variables)
+        self._state: TrainState | None = None
+        self._given: Values | None = None
+        self._fits = 0
+        self._rates: dict[int, Any] = {}
+        self._has_warned = False
+        self.step = strategy.engine.build(self._controlled)
+
+    @property
+    def log_names(self) -> list[str]:
+        """See `Residence`."""
+        return self._trainable.log_names
+
+    # Before and after.
+
+    def begin(self) -> None:
+        """See `Residence`."""
+        self._fits += 1
+        model = self._model
+        if self._state is None:
+            fresh = state_of(self._controlled, self._updater)
+            self._state = self._strategy.engine.lay_out(fresh)
+        else:
+            self._take_edits(self._from_variables())
+            self._state = self._served.renew(self._state)
+        np.random.seed(self._control.order_of(self._fits))
+        params, others = self._params_and_layers(self._state)
+        for variable, value in zip(
+            [*model.trainable_variables, *model.non_trainable_variables], [*params, *others], strict=True
+        ):
+            variable.assign(value)
+        self._given = self._from_variables()
+
+    def end_epoch(self) -> None:
+        """See `Residence`: the chief's word reaches the others with their next step."""
+        strategy, model = self._strategy, self._model
+        if not strategy.feed.takes_turns:
+            stops = strategy.workers.gather(np.asarray(model.stop_training))
+            model.stop_training = bool(stops[0])
+        elif strategy.is_chief and model.stop_training:
+            self._assign([None] * len(model.trainable_variables), {}, self._control.stopping(self._fits))
+
+    # Steps.
+
+    def enter(self, values: Values) -> TrainState:
+        """See `Residence`."""
+        if self._state is None:
+            self.begin()
+        state = self._state
+        assert state is not None
+        if values is not self._given:
+            edited = self._take_edits(values)
+            if edited:
+                state = self._served.renew(state)
+            # What is this worker's own: seeds, counters, metrics and the scale of the loss.
+            _, others, optimizer, metrics = values
+            own = [*others, *metrics, *optimizer[: self._kept]]
+            kinds = state.kinds[: len(own)]
+            mixed = [
+                old if kind == "mean" else new
+                for kind, old, new in zip(kinds, state.flat_state, own, strict=False)
+            ]
+            state = replace(state, flat_state=[*mixed, state.flat_state[-1]])
+        return state
+
+    def leave(self, state: TrainState) -> Values:
+        """See `Residence`."""
+        assert self._given is not None
+        before = 0 if self._state is None else int(self._state.step)
+        self._state = state
+        if int(state.step) < before and self._rates and self._strategy.is_chief:
+            self._assign([None] * len(state.flat_params), self._rates, None)  # the servers went back
+        if self._control.has_stopped(self._fits):
+            self._model.stop_training = True
+        end = self._layers + self._metrics
+        kept = state.flat_state[end : end + self._kept]
+        optimizer = [*kept, *self._given[2][self._kept :]]
+        self._given = (
+            state.flat_params,
+            state.flat_state[: self._layers],
+            optimizer,
+            state.flat_state[self._layers : end],
+        )
+        return self._given
+
+    def settled(self, held: dict[str, Arrays], is_failing: bool) -> dict[str, Arrays]:
+        """See `Residence`: what servers hold of it from there, unless something has failed."""
+        if self._state is None or "optimizer_variables" not in held:
+            return held
+        params, others = self._params_and_layers(self._state)
+        optimizer = held["optimizer_variables"]
+        if not is_failing:
+            try:
+                fetched = self._served.fetch(self._state)
+            except StratagemError as error:
+                _log.warning(
+                    "the parameter servers could not be asked for their values (%s): the last ones count",
+                    error,
+                )
+            else:
+                params, others = self._params_and_layers(fetched)
+                optimizer = [*optimizer[: self._kept], *fetched.flat_opt_state]
+        told = (params, others, optimizer, held["metrics_variables"])
+        return {name: [_own(value) for value in values] for name, values in zip(ORDER, told, strict=True)}
+
+    def took_back(self) -> None:
+        """The variables have their values: what differs from these later has been edited."""
+        self._given = self._from_variables()
+
+    # Edits.
+
+    def _take_edits(self, values: Values) -> bool:
+        """Send what is not as it was handed out to the servers; whether something was sent."""
+        assert self._given is not None
+        state = self._state
+        assert state is not None
+        params, others, optimizer, _ = (
+            [None if new is old else new for new, old in zip(now, before, strict=True)]
+            for now, before in zip(values, self._given, strict=True)
+        )
+        shared = [new if kind == "mean" else None for new, kind in zip(others, state.kinds, strict=False)]
+        slots = {place: new for place, new in enumerate(optimizer[self._kept :]) if new is not None}
+        if not slots and all(each is None for each in [*params, *shared]):
+            return False
+        if not self._strategy.is_chief:
+            if not self._has_warned:
+                _log.warning(
+                    "this worker has changed variables or hyperparameters of %s, which has no effect: under parameter "
+                    "servers only the chief's changes count",
+                    self._model.name,
+                )
+            self._has_warned = True
+            return True
+        for place, new in slots.items():
+            if np.ndim(new) == 0:
+                self._rates[place] = new
+        self._assign(params, slots, None, shared)
+        return True
+
+    def _assign(
+        self,
+        params: Arrays,
+        slots: dict[int, Any],
+        control: Any,
+        others: Sequence[Any] = (),
+    ) -> None:
+        state = self._state
+        assert state is not None
+        count = len(self._optimizer.variables)
+        held: Arrays = [*others, *[None] * (len(state.flat_state) - len(others) - 1), control]
+        self._served.assign(
+            TrainState(
+                params, [slots.get(place) for place in range(count)], held, None, state.step, state.recipe
+            )
+        )
+
+    # Parts.
+
+    @property
+    def _served(self) -> Any:
+        assert self._state is not None
+        return self._state.recipe.served
+
+    @property
+    def _control(self) -> Control:
+        assert self._state is not None
+        return Control(np.asarray(self._state.flat_state[-1]))
+
+    def _params_and_layers(self, state: TrainState) -> tuple[Arrays, Arrays]:
+        return [_own(each) for each in state.flat_params], [
+            _own(each) for each in state.flat_state[: self._layers]
+        ]
+
+    def _from_variables(self) -> Values:
+        return tuple([variable.value for variable in each] for each in self._variables())
+
+    def _variables(self) -> list[Sequence[Any]]:
+        model = self._model
+        return [
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.optimizer.variables,
+            model.metrics_variables,
+        ]
+
+
+def _own(value: Any) -> jax.Array:
+    """An array of our own: what came from a server may lie in memory that it wants back."""
+    return jnp.array(value, copy=True)

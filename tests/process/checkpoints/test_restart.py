@@ -1,0 +1,121 @@
+"""A job that is killed, or asked to end, and goes on from its checkpoints as though nothing had happened."""
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drills.processes import launcher, until
+from process.conftest import ScriptWriter
+from stratagem import Checkpointer
+
+PRELUDE = """
+import os, signal, sys, time
+from pathlib import Path
+import numpy as np
+import stratagem as sg
+import jax.numpy as jnp, optax
+
+place, last = Path(sys.argv[1]), int(sys.argv[2])
+index = sg.resolve_cluster().task_index
+generation = int(os.environ["STRATAGEM_GENERATION"])
+strategy = sg.MultiWorkerMirroredStrategy(communication="shm", timeout=30)
+random = np.random.default_rng(7)
+batches = [random.standard_normal((8, 4)).astype(np.float32) for _ in range(last)]
+
+def loss_fn(params, batch):
+    return jnp.mean((batch @ params["w"] - 1) ** 2)
+
+state = strategy.init({"w": np.zeros((4, 2), np.float32)}, optax.adam(0.05), ema_decay=0.9)
+step = strategy.train_step(loss_fn)
+checkpoints = sg.Checkpointer(place / "checkpoints")
+state = checkpoints.restore(like=state) or state
+began = int(state.step)
+print("begins at", began, flush=True)
+
+def finish():
+    fetched = strategy.fetch(state)
+    if strategy.is_chief:
+        np.savez(place / "end.npz", w=fetched.params["w"], ema=fetched.ema["w"], step=fetched.step, began=began)
+"""
+TRAINING = """
+for batch in strategy.distribute(batches[began:]):
+    if "killed" in sys.argv and generation == 0 and index == 1 and int(state.step) == 13:
+        deadline = time.monotonic() + 60
+        while checkpoints.latest() != 10:  # which the chief writes at its leisure
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    state, _ = step(state, batch)
+    if int(state.step) % 5 == 0:
+        checkpoints.save(state)
+finish()
+"""
+PREEMPTED = """
+with checkpoints.preemption() as preempted:
+    for batch in strategy.distribute(batches[began:]):
+        state, _ = step(state, batch)
+        if "slowly" in sys.argv:
+            time.sleep(0.01)
+        if int(state.step) == began + 3:
+            print("under way", flush=True)
+        if preempted:
+            checkpoints.save(state)
+            break
+finish()
+"""
+
+
+def ended(place: Path) -> dict[str, np.ndarray]:
+    with np.load(place / "end.npz") as stored:
+        return dict(stored)
+
+
+def test_a_killed_worker_costs_only_the_steps_since_the_last_checkpoint(
+    script: ScriptWriter, tmp_path: Path
+) -> None:
+    path = script(TRAINING)
+    found = {}
+    for how in ("undisturbed", "killed"):
+        place = tmp_path / how
+        place.mkdir()
+        with launcher("--workers", "2", "--max-restarts", "1", path, place, "22", how) as job:
+            code, out, err = job.finish(120)
+        assert code == 0, err
+        found[how] = ended(place)
+        assert out.count("begins at 0") == 2
+        assert out.count("begins at 10") == (2 if how == "killed" else 0), out
+        assert Checkpointer(place / "checkpoints").steps() == [5, 10, 15, 20]
+    assert found["killed"].pop("began") == 10
+    assert found["undisturbed"].pop("began") == 0
+    for key, expected in found["undisturbed"].items():
+        np.testing.assert_array_equal(found["killed"][key], expected, err_msg=key)
+    assert expected.size
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_who_is_asked_to_end_saves_first(script: ScriptWriter, tmp_path: Path, workers: str) -> None:
+    path = script(PREEMPTED)
+    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    log = tmp_path / "log"
+    options = ["--workers", workers, "--grace", "20", "--log-dir", str(log)]
+    with launcher(*options, path, tmp_path, "100000", "slowly") as job:
+        until("the training to be under way", lambda: "under way" in _text(log / "worker-0.log"), 60)
+        job.process.send_signal(signal.SIGTERM)
+        code, _, err = job.finish(60)
+        job.gone(10)
+    assert code == 143, err
+    assert "Traceback" not in err
+    saved = checkpoints.latest()
+    assert saved is not None and saved >= 3, "at the step that it had reached"
+    assert not (tmp_path / "end.npz").exists(), "it went on to what comes after the training"
+    with launcher("--workers", workers, path, tmp_path, str(saved + 2)) as job:
+        code, out, err = job.finish(60)
+    assert code == 0, err
+    assert out.count(f"begins at {saved}") == int(workers)
+    assert ended(tmp_path)["step"] == saved + 2
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

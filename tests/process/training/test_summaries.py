@@ -1,0 +1,112 @@
+"""Summaries and progress of a real job: one script on every worker, one voice, and each worker's own figures."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+PRELUDE = """
+import itertools
+import numpy as np, optax
+import stratagem as sg
+
+def loss_fn(params, batch):
+    return ((batch @ params["w"]) ** 2).mean()
+
+rng = np.random.default_rng(0)
+batches = (rng.standard_normal((12, 4)).astype(np.float32) for _ in itertools.count())
+"""
+STEPS = 60
+
+
+def run(path: Path, *options: str) -> str:
+    out = subprocess.run(
+        [sys.executable, "-m", "stratagem", "run", *options, str(path)],
+        cwd=path.parent,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert out.returncode == 0, out.stdout + out.stderr
+    return out.stdout
+
+
+def read(directory: Path) -> Any:
+    found = EventAccumulator(str(directory))
+    found.Reload()
+    return found
+
+
+def test_parameter_servers(script: Callable[[str], Path]) -> None:
+    path = script(f"""
+    strategy = sg.ParameterServerStrategy()
+    writer = sg.SummaryWriter("logs", strategy)
+    own = sg.SummaryWriter("each", each_worker=True)
+    writer.cluster(strategy.cluster)
+    session = sg.Session(f"sg://{{strategy.cluster.task_address('ps', 0)}}") if strategy.is_chief else None
+    state = strategy.init({{"w": np.ones(4, np.float32)}}, optax.sgd(0.01))
+    step = strategy.train_step(loss_fn)
+    steps = sg.progress(strategy.distribute(batches), every=10)
+    for batch in steps:
+        state, metrics = step(state, batch)
+        status = session.status() if session and steps.pace.steps % 10 == 9 else None
+        steps.tell(metrics, status=status)
+        writer.training(metrics, examples_per_second=steps.examples_per_second)
+        own.training(metrics, examples_per_second=steps.examples_per_second)
+        writer.histograms("variables", state.params, metrics["global_step"])
+        if status is not None:
+            writer.status(status, metrics["global_step"])
+        if metrics["global_step"] >= {STEPS}:
+            break
+    if session:
+        session.close()
+    writer.close()
+    own.close()
+    strategy.close()
+    """)
+    out = run(path, "--ps", "1", "--workers", "2")
+    assert "[worker:0] step 10: loss " in out and "[worker:1] step" not in out
+    assert "[worker:0]   /job:worker/task:1: trains" in out
+
+    told = read(path.parent / "logs")
+    assert {"training/loss", "training/staleness", "training/dropped", "speed/examples_per_second"} <= set(
+        told.Tags()["scalars"]
+    )
+    assert {"servers/model-0/staleness", "servers/model-0/updates_per_second"} <= set(told.Tags()["scalars"])
+    assert {"variables/w", "training/staleness_histogram", "servers/model-0/staleness_histogram"} <= set(
+        told.Tags()["histograms"]
+    )
+    assert "/job:ps/task:0" in told.Tensors("cluster")[0].tensor_proto.string_val[0].decode()
+    reached = []
+    for worker in ("worker-0", "worker-1"):
+        figures = read(path.parent / "each" / worker)
+        assert figures.Scalars("speed/examples_per_second")
+        reached += [event.step for event in figures.Scalars("training/loss")]
+    assert sorted(reached)[:STEPS] == list(range(1, STEPS + 1))  # each update was one worker's
+
+
+def test_workers_in_step_are_heard_once(script: Callable[[str], Path]) -> None:
+    path = script("""
+    strategy = sg.MultiWorkerMirroredStrategy()
+    state = strategy.init({"w": np.ones(4, np.float32)}, optax.sgd(0.01))
+    step = strategy.train_step(loss_fn)
+    with sg.SummaryWriter("logs") as writer:
+        steps = sg.progress(strategy.distribute(itertools.islice(batches, 20)), total=20, every=10, examples=12)
+        for batch in steps:
+            state, metrics = step(state, batch)
+            steps.tell(metrics)
+            writer.training(metrics, state.step)
+    strategy.close()
+    """)
+    out = run(path, "--workers", "2")
+    assert [line.split(":")[1] for line in out.splitlines() if " step " in line] == [
+        "0] step 10/20",
+        "0] step 20/20",
+    ]
+    assert len(list((path.parent / "logs").iterdir())) == 1
+    assert [event.step for event in read(path.parent / "logs").Scalars("training/loss")] == list(range(1, 21))
