@@ -1,11 +1,12 @@
 import stratagem as sg
 
-sg.configure(virtual_devices=2)  # or the GPUs that are there
+sg.configure(virtual_devices=2)  # two devices out of one CPU; leave it out where there are GPUs
 import keras  # noqa: E402  with KERAS_BACKEND=jax
 
+strategy = sg.MirroredStrategy()  # or any other: nothing below changes
 digits = sg.data.load_digits()
-keras.distribution.set_distribution(keras.distribution.DataParallel())
-model = keras.Sequential([keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)])
-loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile(optimizer="adam", loss=loss, metrics=["accuracy"])
-model.fit(digits.train_images[:1408], digits.train_labels[:1408], batch_size=64, epochs=10, verbose=2)
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="adam", loss=loss, metrics=["accuracy"])
+model.fit(digits.train_images, digits.train_labels, batch_size=64, epochs=10, verbose=2)

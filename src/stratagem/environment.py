@@ -29,6 +29,8 @@ SHARED_MEMORY = "STRATAGEM_SHM"
 """`off` keeps tensors out of shared memory, also between tasks on one host."""
 PIN = "STRATAGEM_PIN"
 """`off` lets every worker compute on all cores of its host, also beside other workers."""
+KERAS_BACKEND = "KERAS_BACKEND"
+"""What Keras computes with; Keras reads it when it is first imported."""
 _OFF = {"off", "0", "false", "no"}
 
 

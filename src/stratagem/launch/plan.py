@@ -133,6 +133,7 @@ class Run:
         """The environment of one task: the launcher's own, and what makes it this task of this run."""
         return {
             environment.SECRET: self.secret,
+            environment.KERAS_BACKEND: "jax",  # the one that trains under strategies
             **self.inherited,
             **self.shape.device_environment(task, self.inherited),
             "PYTHONUNBUFFERED": "1",  # or a task's lines would come in blocks, long after they were printed

@@ -119,7 +119,10 @@ class CheckpointFiles:
         self.cuts.commit(Manifest(saved.step, [*records, own], entries, meta))
         self.reached = saved.step
         _log.info("a checkpoint of step %d is in %s", saved.step, path)
-        self.cuts.prune(self.keep, self.keep_every)
+        try:
+            self.cuts.prune(self.keep, self.keep_every)
+        except KeepError as error:
+            _log.warning("old checkpoints could not be removed: %s", error)
 
     # Reading.
 

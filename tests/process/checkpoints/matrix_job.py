@@ -27,6 +27,11 @@ FIRST_STEP = 3
 """The first strategy saves at this step, the others each a step later."""
 
 
+def seed_of(name: str) -> int:
+    """Two different ones in all: for each, a step is compiled anew."""
+    return int(name in ("one", "servers"))
+
+
 def batch(number: int) -> Any:
     return np.random.default_rng(number).standard_normal((8, 4)).astype(np.float32)
 
@@ -52,7 +57,7 @@ class Trained:
         self.strategy = eval(STRATEGIES[name])  # noqa: S307
         params = {"w": np.full((4, 3), 0.5, np.float32), "b": np.zeros(3, np.float32)}
         optimizer = optax.adam(0.01)
-        self.state = self.strategy.init(params, optimizer, ema_decay=0.9, seed=self.number)
+        self.state = self.strategy.init(params, optimizer, ema_decay=0.9, seed=seed_of(name))
         self.step = self.strategy.train_step(loss_fn)
 
     def train(self, numbers: range) -> None:
@@ -72,7 +77,7 @@ class Trained:
         restored = checkpoints.restore(like=self.state)
         assert restored is not None
         self.state = restored
-        assert self.state.recipe.seed == list(STRATEGIES).index(name)
+        assert self.state.recipe.seed == seed_of(name)
         self.keep(directory / f"{name}-{self.name}.npz")
         following = checkpoints.data["next"]
         self.train(range(following, following + 1))

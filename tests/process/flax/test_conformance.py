@@ -14,6 +14,8 @@ from unit.flax.models import plain
 
 JOB = Path(__file__).with_name("job.py")
 STEPS = 6
+MEAN = "model['norm']['mean'].value"
+VARIANCE = "model['norm']['var'].value"
 
 
 @dataclass(frozen=True)
@@ -98,22 +100,17 @@ def test_parameters_optimizer_metrics_and_predictions_are_those_of_plain_flax(
     assert len(set(dense["loss"])) == STEPS
 
 
-def test_one_process_draws_and_normalises_as_plain_flax_does(job: Job, noisy: Results) -> None:
-    contender, (found, *_) = job
-    if contender.workers > 1 or contender.ps:
-        pytest.skip("several processes have batches and random numbers of their own")
-    for name, value in noisy.items():
-        if not name.startswith("optimizer"):
-            close(found[f"noisy/{name}"], value, name)
-
-
-def test_batch_statistics_are_the_mean_of_the_workers(job: Job, noisy: Results) -> None:
-    _, found = job
+def test_one_process_is_plain_flax_and_several_have_the_mean_of_their_statistics(
+    job: Job, noisy: Results
+) -> None:
+    contender, found = job
+    is_alone = contender.workers == 1 and contender.ps == 0
+    names = [name for name in noisy if not name.startswith("optimizer")] if is_alone else [MEAN]
     for each in found:
-        close(each["noisy/model['norm']['mean'].value"], noisy["model['norm']['mean'].value"], "mean")
-        variances = each["noisy/model['norm']['var'].value"]
-        assert np.isfinite(variances).all()
-        np.testing.assert_array_equal(variances, found[0]["noisy/model['norm']['var'].value"])
+        for name in names:
+            close(each[f"noisy/{name}"], noisy[name], name)
+        assert np.isfinite(each[f"noisy/{VARIANCE}"]).all()
+        np.testing.assert_array_equal(each[f"noisy/{VARIANCE}"], found[0][f"noisy/{VARIANCE}"])
 
 
 def test_every_worker_draws_numbers_of_its_own_at_every_step(job: Job) -> None:

@@ -51,7 +51,7 @@ def test_parameter_servers(script: Callable[[str], Path]) -> None:
     session = sg.Session(f"sg://{{strategy.cluster.task_address('ps', 0)}}") if strategy.is_chief else None
     state = strategy.init({{"w": np.ones(4, np.float32)}}, optax.sgd(0.01))
     step = strategy.train_step(loss_fn)
-    steps = sg.progress(strategy.distribute(batches), every=10)
+    steps = sg.progress(strategy.distribute(itertools.islice(batches, {STEPS})), every=10)
     for batch in steps:
         state, metrics = step(state, batch)
         status = session.status() if session and steps.pace.steps % 10 == 9 else None
@@ -61,8 +61,6 @@ def test_parameter_servers(script: Callable[[str], Path]) -> None:
         writer.histograms("variables", state.params, metrics["global_step"])
         if status is not None:
             writer.status(status, metrics["global_step"])
-        if metrics["global_step"] >= {STEPS}:
-            break
     if session:
         session.close()
     writer.close()
@@ -87,7 +85,7 @@ def test_parameter_servers(script: Callable[[str], Path]) -> None:
         figures = read(path.parent / "each" / worker)
         assert figures.Scalars("speed/examples_per_second")
         reached += [event.step for event in figures.Scalars("training/loss")]
-    assert sorted(reached)[:STEPS] == list(range(1, STEPS + 1))  # each update was one worker's
+    assert sorted(reached) == list(range(1, STEPS + 1))  # each update was one worker's
 
 
 def test_workers_in_step_are_heard_once(script: Callable[[str], Path]) -> None:
