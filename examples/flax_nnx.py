@@ -16,7 +16,7 @@ STRATEGIES = {
     "mirrored": sg.MirroredStrategy,
     "central-storage": sg.CentralStorageStrategy,
     "multi-worker": sg.MultiWorkerMirroredStrategy,  # without other workers, all devices of this machine
-    "parameter-server": sg.ParameterServerStrategy,
+    "parameter-server": lambda: sg.ParameterServerStrategy(update=sg.Sync()),  # or sg.Async()
 }
 parser = argparse.ArgumentParser()
 parser.add_argument("--strategy", choices=STRATEGIES, default="multi-worker")

@@ -109,9 +109,11 @@ class AdoptedModel:
             if part is None:
                 return told, values
             placed = part if replicas.is_placed(part) else replicas.place(part)
-            state, metrics = replicas.settle(residence.step(state, placed))
+            with residence.undisturbed():
+                state, metrics = replicas.settle(residence.step(state, placed))
+                given = residence.leave(state)
             told = {name: metrics[name] for name in residence.log_names}
-            return told, residence.leave(state)
+            return told, given
 
         model.train_function = self._over_iterator(train, lambda several: several[-1])
 
@@ -246,13 +248,16 @@ class AdoptedModel:
         return function
 
     def _keep(self, values: Values) -> None:
-        """Have Keras find these values, whatever happens to be raised now."""
-        if any(getattr(value, "is_deleted", bool)() for each in values for value in each):
-            return
+        """Have Keras find these values, or those that a step has made of them, whatever happens to be raised now."""
+        self._is_failing = True
+        if _are_gone(values):
+            newest = None if self._residence is None else self._residence.newest
+            if newest is None or _are_gone(newest):
+                return
+            values = newest
         names = list(ORDER)
         if len(values) == 3:
             names.remove("optimizer_variables")
-        self._is_failing = True
         self.model._jax_state = dict(zip(names, values, strict=False))
         self.model._jax_state_synced = False
 
@@ -267,6 +272,11 @@ class AdoptedModel:
             raise
         finally:
             self._is_failing = False
+
+
+def _are_gone(values: Values) -> bool:
+    """Whether a step has taken over the memory of some."""
+    return any(isinstance(value, jax.Array) and value.is_deleted() for each in values for value in each)
 
 
 def _whole(batch: Any) -> Any:

@@ -1,11 +1,13 @@
 """Where a Keras model's values are while it is trained: with this process, as its own variables were."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.keras.interrupts import interrupts_deferred
 from stratagem.keras.sums import from_chief
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
@@ -42,6 +44,15 @@ class Residence(Protocol):
 
     def leave(self, state: TrainState) -> Values:
         """What Keras is given of a state."""
+        ...
+
+    @property
+    def newest(self) -> Values | None:
+        """What Keras was given last, or would have been."""
+        ...
+
+    def undisturbed(self) -> AbstractContextManager[object]:
+        """A block that Ctrl-C does not leave half-way, if that would lose values."""
         ...
 
     def settled(self, held: dict[str, Arrays], is_failing: bool) -> dict[str, Arrays]:
@@ -113,6 +124,15 @@ class ResidenceHere:
         values = (state.flat_params, others, state.flat_opt_state, metrics)
         self._known = values, state
         return values
+
+    @property
+    def newest(self) -> Values | None:
+        """See `Residence`."""
+        return None if self._known is None else self._known[0]
+
+    def undisturbed(self) -> AbstractContextManager[object]:
+        """See `Residence`; where others may keep it waiting, Ctrl-C comes first."""
+        return interrupts_deferred() if self._strategy.workers.count == 1 else nullcontext()
 
     def settled(self, held: dict[str, Arrays], is_failing: bool) -> dict[str, Arrays]:
         """See `Residence`: each as one array on one device, as Keras had it."""

@@ -5,6 +5,7 @@ The chief's edits between steps (a new learning rate, `set_weights`) go to the s
 
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -130,6 +131,15 @@ class ResidenceOnServers:
         )
         return self._given
 
+    @property
+    def newest(self) -> Values | None:
+        """See `Residence`."""
+        return self._given
+
+    def undisturbed(self) -> AbstractContextManager[object]:
+        """See `Residence`: nothing is lost, since the servers have it."""
+        return nullcontext()
+
     def settled(self, held: dict[str, Arrays], is_failing: bool) -> dict[str, Arrays]:
         """See `Residence`: what servers hold of it from there, unless something has failed."""
         if self._state is None or "optimizer_variables" not in held:
@@ -138,6 +148,7 @@ class ResidenceOnServers:
         optimizer = held["optimizer_variables"]
         if not is_failing:
             try:
+                self._strategy.feed.rest()
                 fetched = self._served.fetch(self._state)
             except StratagemError as error:
                 _log.warning(

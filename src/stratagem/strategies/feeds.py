@@ -33,6 +33,10 @@ class Feed(Protocol):
         """Begin a pass over global batches."""
         ...
 
+    def rest(self) -> None:
+        """This worker has no batches for now: nobody is to wait for it."""
+        ...
+
     def share(self, batches: Iterable[Any]) -> Batches:
         """This worker's part of global batches, on its devices."""
         ...
@@ -63,6 +67,9 @@ class InStepFeed:
     def own(self, batches: Iterable[Any]) -> Batches:
         """All of them, then empty ones until all workers have come to the end of theirs."""
         return Batches(lambda: placed_ahead(self._until_all_have_ended(batches), self._replicas))
+
+    def rest(self) -> None:
+        """Nothing to say: the others have none either."""
 
     @property
     def shares_evaluation(self) -> bool:

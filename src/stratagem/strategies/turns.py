@@ -51,6 +51,14 @@ class ServerFeed:
     def _then_pause(self, batches: Iterable[Any]) -> Iterator[Any]:
         """All of them; when the last has been pushed, nobody waits for this worker until it pushes again."""
         yield from placed_ahead(batches, self._replicas)
+        self._pause()
+
+    def rest(self) -> None:
+        """See `Feed`; those who share each batch out have none at the same time."""
+        if not self._workers.shares_batches:
+            self._pause()
+
+    def _pause(self) -> None:
         if self._workers.has_model:
             self._workers.link.pause()
 

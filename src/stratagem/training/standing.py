@@ -91,7 +91,7 @@ def worker_lines(status: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if not task.startswith(("/job:worker/", "/job:chief/")):
             continue
         if "error" in said:
-            parts = ["unreachable"]
+            parts = ["does not answer"]
         elif any(task in model["waits_for"] for model in models):
             parts = ["waited for"]
         elif any(task in model["active"] for model in models):

@@ -1,5 +1,6 @@
 """A job that is killed, or asked to end, and goes on from its checkpoints as though nothing had happened."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -61,8 +62,8 @@ with checkpoints.preemption() as preempted:
         state, _ = step(state, batch)
         if "slowly" in sys.argv:
             time.sleep(0.01)
-        if int(state.step) == began + 3:
-            print("under way", flush=True)
+        if int(state.step) % 10 == 3:
+            print("under way at", int(state.step), flush=True)
         if preempted:
             checkpoints.save(state)
             break
@@ -123,6 +124,22 @@ def test_who_is_asked_to_end_saves_first(new_job: JobMaker, script: ScriptWriter
     for said in run_quietly(new_job(0, 2), path, tmp_path, saved + 2):
         assert f"begins at {saved}\n" in said
     assert ended(tmp_path)["step"] == saved + 2
+
+
+def test_a_worker_that_is_asked_to_end_does_not_leave_the_chief_alone(
+    new_job: JobMaker, script: ScriptWriter, tmp_path: Path
+) -> None:
+    path = script(PREEMPTED)
+    job = new_job(0, 2)
+    chief, worker = (job.start("worker", index, path, tmp_path, 100000, "slowly") for index in range(2))
+    worker.says("under way at")
+    os.kill(worker.pid, signal.SIGTERM)
+    reached = chief.text.count("under way")
+    until("the training to go on", lambda: chief.text.count("under way") > reached + 2 or chief.code)
+    os.kill(chief.pid, signal.SIGTERM)
+    assert (chief.ends(), worker.ends()) == (143, 143), chief.text + worker.text
+    saved = Checkpointer(tmp_path / "checkpoints").latest()
+    assert saved is not None and saved > 20
 
 
 def _text(path: Path) -> str:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,121 +11,131 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unit.flax.models import plain
-
-JOB = Path(__file__).with_name("job.py")
+SCRIPT = Path(__file__).with_name("job.py")
 STEPS = 6
-MEAN = "model['norm']['mean'].value"
-VARIANCE = "model['norm']['var'].value"
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A strategy, and what it is started with."""
-
-    expression: str
-    devices: int = 1
-    workers: int = 1
-    ps: int = 0
-
-    @property
-    def command(self) -> list[str]:
-        if self.workers == 1 and self.ps == 0:
-            return [sys.executable, str(JOB)]
-        numbers = ["--ps", str(self.ps), "--workers", str(self.workers)]
-        return [sys.executable, "-m", "stratagem", "run", *numbers, str(JOB)]
-
-
-CONTENDERS = {
-    "Mirrored": Contender("sg.MirroredStrategy()", devices=2),
-    "CentralStorage": Contender("sg.CentralStorageStrategy()", devices=2),
-    "MultiWorkerMirrored": Contender("sg.MultiWorkerMirroredStrategy(communication='shm')", workers=2),
-    "ParameterServer, in step": Contender("sg.ParameterServerStrategy(update=sg.Sync())", workers=2, ps=2),
-    "ParameterServer, one worker": Contender("sg.ParameterServerStrategy()", ps=1),
-}
+MEAN = "noisy/model['norm']['mean'].value"
+VARIANCE = "noisy/model['norm']['var'].value"
 
 Results = dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=CONTENDERS, ids=str)
-def job(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Contender, list[Results]]:
-    """A strategy, and what each of its workers has at the end."""
-    contender = CONTENDERS[request.param]
-    path = tmp_path_factory.mktemp("flax") / "results"
-    environ = {
-        "FLAX_DEVICES": str(contender.devices),
-        "PYTHONPATH": str(JOB.parents[2]),
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiling is most of what this costs
-    }
-    done = subprocess.run(
-        [*contender.command, contender.expression, str(path)],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    found = []
-    for index in range(contender.workers):
-        with np.load(f"{path}-{index}.npz") as stored:
-            found.append(dict(stored))
-    return contender, found
+@dataclass(frozen=True)
+class Job:
+    """Strategies that can be asked by the same processes, one after the other."""
+
+    strategies: dict[str, str]
+    devices: int = 1
+    workers: int = 1
+    ps: int = 0
+    cases: str = "dense,noisy"
+
+    @property
+    def is_one_process(self) -> bool:
+        return self.workers == 1 and self.ps == 0
+
+    def run(self, path: Path) -> dict[str, list[Results]]:
+        """For each strategy, what each of its workers has at the end."""
+        numbers = ["--ps", str(self.ps), "--workers", str(self.workers)]
+        launcher = [] if self.is_one_process else ["-m", "stratagem", "run", *numbers]
+        environ = {
+            "FLAX_DEVICES": str(self.devices),
+            "PYTHONPATH": str(SCRIPT.parents[2]),
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiling is most of what this costs
+        }
+        done = subprocess.run(
+            [sys.executable, *launcher, str(SCRIPT), str(path), self.cases, *self.strategies.values()],
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr[-6000:]
+        return {
+            name: [dict(np.load(f"{path}-{number}-{index}.npz")) for index in range(self.workers)]
+            for number, name in enumerate(self.strategies)
+        }
+
+
+ONE_PROCESS = Job(
+    {
+        "plain": "plain",
+        "Mirrored": "sg.MirroredStrategy()",
+        "CentralStorage": "sg.CentralStorageStrategy()",
+    },
+    devices=2,
+)
+WORKERS = Job({"MultiWorkerMirrored": "sg.MultiWorkerMirroredStrategy(communication='shm')"}, workers=2)
+IN_STEP = Job({"Sync": "sg.ParameterServerStrategy(update=sg.Sync())"}, workers=2, ps=2)
+ONE_WORKER = Job({"Async": "sg.ParameterServerStrategy()"}, ps=1, cases="dense")
+
+ALL = [
+    (job, name)
+    for job in (ONE_PROCESS, WORKERS, IN_STEP, ONE_WORKER)
+    for name in job.strategies
+    if name != "plain"
+]
+WITH_NOISE = [(job, name) for job, name in ALL if "noisy" in job.cases]
 
 
 @pytest.fixture(scope="module")
-def dense() -> Results:
-    return plain("dense", STEPS)
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Job, str], list[Results]]:
+    """What each worker of a strategy has; every job runs once."""
+    ran: dict[int, dict[str, list[Results]]] = {}
+
+    def of(job: Job, name: str) -> list[Results]:
+        if id(job) not in ran:
+            ran[id(job)] = job.run(tmp_path_factory.mktemp("flax") / "results")
+        return ran[id(job)][name]
+
+    return of
 
 
-@pytest.fixture(scope="module")
-def noisy() -> Results:
-    return plain("noisy", STEPS)
+Ask = Callable[[Job, str], list[Results]]
 
 
-Job = tuple[Contender, list[Results]]
+def close(found: Results, expected: Results, name: str) -> None:
+    np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def close(found: Any, expected: Any, name: str) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+def named(argument: Any) -> str | None:
+    return argument if isinstance(argument, str) else ""
 
 
+@pytest.mark.parametrize(("job", "name"), ALL, ids=named)
 def test_parameters_optimizer_metrics_and_predictions_are_those_of_plain_flax(
-    job: Job, dense: Results
+    results: Ask, job: Job, name: str
 ) -> None:
-    for found in job[1]:
+    (plain,) = results(ONE_PROCESS, "plain")
+    for found in results(job, name):
         assert found["dense/step"] == STEPS
-        for name, value in dense.items():
-            close(found[f"dense/{name}"], value, name)
-    assert len(set(dense["loss"])) == STEPS
+        for each in plain:
+            if each.startswith("dense/"):
+                close(found, plain, each)
 
 
+@pytest.mark.parametrize(("job", "name"), WITH_NOISE, ids=named)
 def test_one_process_is_plain_flax_and_several_have_the_mean_of_their_statistics(
-    job: Job, noisy: Results
+    results: Ask, job: Job, name: str
 ) -> None:
-    contender, found = job
-    is_alone = contender.workers == 1 and contender.ps == 0
-    names = [name for name in noisy if not name.startswith("optimizer")] if is_alone else [MEAN]
-    for each in found:
-        for name in names:
-            close(each[f"noisy/{name}"], noisy[name], name)
-        assert np.isfinite(each[f"noisy/{VARIANCE}"]).all()
-        np.testing.assert_array_equal(each[f"noisy/{VARIANCE}"], found[0][f"noisy/{VARIANCE}"])
+    (plain,) = results(ONE_PROCESS, "plain")
+    workers = results(job, name)
+    compared = [each for each in plain if each.startswith("noisy/") and "optimizer" not in each]
+    for found in workers:
+        for each in compared if job.is_one_process else [MEAN]:
+            close(found, plain, each)
+        assert np.isfinite(found[VARIANCE]).all()
+        np.testing.assert_array_equal(found[VARIANCE], workers[0][VARIANCE])
 
 
-def test_every_worker_draws_numbers_of_its_own_at_every_step(job: Job) -> None:
-    contender, found = job
-    drawn, squared = found[0]["noisy/drawn"], found[0]["noisy/squared"]
-    assert len(set(drawn)) == STEPS
-    variances = squared - drawn**2
-    if contender.workers == 1:
+@pytest.mark.parametrize(("job", "name"), WITH_NOISE, ids=named)
+def test_every_worker_draws_numbers_of_its_own_at_every_step(results: Ask, job: Job, name: str) -> None:
+    found, *_ = workers = results(job, name)
+    assert len(set(found["noisy/drawn"])) == STEPS
+    variances = found["noisy/squared"] - found["noisy/drawn"] ** 2
+    if job.workers == 1:
         np.testing.assert_allclose(variances, 0, atol=1e-6)
     else:
-        assert (variances > 1e-6).sum() >= STEPS - 1, variances
-
-
-def test_streams_have_moved_on(job: Job) -> None:
-    for each in job[1]:
+        assert (variances > 1e-6).all(), variances
+    for each in workers:
         assert each["noisy/model['draws']['count'].value"] == STEPS
         np.testing.assert_array_equal(each["noisy/model['draws']['key'].value"], [0, 3])

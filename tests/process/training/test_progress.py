@@ -83,7 +83,7 @@ def test_workers_have_a_line_each(script: Callable[[str], Path]) -> None:
         """)
     )
     assert code == 0
-    assert "/job:worker/task:0: trains" in told and "/job:worker/task:1: unreachable" in told
+    assert "/job:worker/task:0: trains" in told and "/job:worker/task:1: does not answer" in told
 
 
 def test_the_terminal_is_given_back_before_a_traceback(script: Callable[[str], Path]) -> None:

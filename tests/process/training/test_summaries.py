@@ -44,7 +44,7 @@ def read(directory: Path) -> Any:
 
 def test_parameter_servers(script: Callable[[str], Path]) -> None:
     path = script(f"""
-    strategy = sg.ParameterServerStrategy()
+    strategy = sg.ParameterServerStrategy(update=sg.BoundedStaleness(4))
     writer = sg.SummaryWriter("logs", strategy)
     own = sg.SummaryWriter("each", each_worker=True)
     writer.cluster(strategy.cluster)
@@ -80,12 +80,14 @@ def test_parameter_servers(script: Callable[[str], Path]) -> None:
         told.Tags()["histograms"]
     )
     assert "/job:ps/task:0" in told.Tensors("cluster")[0].tensor_proto.string_val[0].decode()
-    reached = []
+    reached = 0
     for worker in ("worker-0", "worker-1"):
         figures = read(path.parent / "each" / worker)
         assert figures.Scalars("speed/examples_per_second")
-        reached += [event.step for event in figures.Scalars("training/loss")]
-    assert sorted(reached) == list(range(1, STEPS + 1))  # each update was one worker's
+        steps = [event.step for event in figures.Scalars("training/loss")]
+        assert len(steps) == STEPS // 2 and steps == sorted(set(steps))
+        reached = max(reached, steps[-1])
+    assert reached == STEPS
 
 
 def test_workers_in_step_are_heard_once(script: Callable[[str], Path]) -> None:

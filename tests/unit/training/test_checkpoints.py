@@ -64,7 +64,7 @@ class Training:
 
     def __init__(self, seed: int = 0) -> None:
         self.strategy, first, self._step = model(seed)
-        self.state = jax.tree.map(lambda leaf: leaf.copy(), first)
+        self.state: sg.TrainState = jax.tree.map(lambda leaf: leaf.copy(), first)
 
     def to(self, step: int) -> sg.TrainState:
         """The state at a step."""

@@ -184,7 +184,7 @@ def test_a_line_per_worker() -> None:
     assert worker_lines(status) == [
         f"{zero}: trains, 3 pushes dropped",
         f"{one}: waited for",
-        f"{two}: unreachable",
+        f"{two}: does not answer",
     ]
     file = io.StringIO()
     steps = sg.progress(batches(1), every=1, strategy=CHIEF, file=file)

@@ -1,0 +1,275 @@
+"""Small trainings in Keras, each told as arrays by name: done plainly, they are what every strategy has to come to.
+
+`scope` is the block in which models are made: that of a strategy, or one that does nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+Found = dict[str, Any]
+Scope = Callable[[], AbstractContextManager[Any]]
+Case = Callable[[Scope], Found]
+
+ROWS = 21
+"""In batches of ten: two that divide over two workers and one of a single row, which leaves some without any."""
+_RANDOM = np.random.default_rng(0)
+X = _RANDOM.standard_normal((ROWS, 4)).astype(np.float32)
+Y = (X.sum(axis=1) > 0).astype(np.float32)[:, None]
+Z = np.stack([X[:, 0] > 0, X[:, 1] > 0, X[:, 2] > 0], axis=1).astype(np.float32)
+WEIGHTS = np.linspace(0.5, 1.5, ROWS).astype(np.float32)
+
+
+class Blocks(keras.utils.PyDataset):
+    """Rows in batches of sizes that vary."""
+
+    def __init__(self, *arrays: Any, sizes: tuple[int, ...] = (8, 5, 7, 1)) -> None:
+        super().__init__()
+        self._arrays = arrays
+        self._ends = np.cumsum(sizes)
+        self._sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(self._ends[index] - self._sizes[index], self._ends[index])
+        return jax.tree.map(lambda array: array[rows], self._arrays)
+
+
+def blocks(sizes: tuple[int, ...] = (8, 5, 7, 1)) -> Iterator[Any]:
+    """The same as a generator, without end."""
+    dataset = Blocks(X, Y, sizes=sizes)
+    while True:
+        for number in range(len(dataset)):
+            yield dataset[number]
+
+
+def dense(*between: Any) -> Any:
+    """A model of two layers, and whatever is to be between them."""
+    layers = keras.layers
+    return keras.Sequential(
+        [layers.Input((4,)), layers.Dense(6, "tanh"), *between, layers.Dense(1, "sigmoid")]
+    )
+
+
+def told(history: Any, prefix: str = "history") -> Found:
+    """A `History`, by name."""
+    return {f"{prefix}/{name}": values for name, values in history.history.items()}
+
+
+def held(model: Any, prefix: str = "model") -> Found:
+    """All values that a model holds, by number."""
+    found = {f"{prefix}/weights/{place}": value for place, value in enumerate(model.get_weights())}
+    found.update(
+        {
+            f"{prefix}/optimizer/{place}": np.asarray(variable)
+            for place, variable in enumerate(model.optimizer.variables)
+        }
+    )
+    return found
+
+
+def numbered(prefix: str, values: Any) -> Found:
+    """A list of numbers, as Keras gives them."""
+    return {f"{prefix}/{place}": value for place, value in enumerate(np.atleast_1d(values))}
+
+
+def everyday(scope: Scope) -> Found:
+    """All that a model offers, with arrays; class weights, metrics of many kinds, batches that do not divide."""
+    with scope():
+        model = dense()
+        model.compile(
+            keras.optimizers.Adam(0.01),
+            "binary_crossentropy",
+            metrics=["accuracy", "mae", keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")],
+        )
+    history = model.fit(
+        X,
+        Y,
+        batch_size=10,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        class_weight={0: 1.0, 1: 2.0},
+        validation_data=(X[:11], Y[:11], WEIGHTS[:11]),
+    )
+    found = {**told(history), **held(model)}
+    found.update(numbered("evaluate", model.evaluate(X, Y, batch_size=8, verbose=0)))
+    found["predict"] = model.predict(X, batch_size=10, verbose=0)
+    found.update(numbered("train_on_batch", model.train_on_batch(X[:5], Y[:5], sample_weight=WEIGHTS[:5])))
+    found.update(numbered("test_on_batch", model.test_on_batch(X[:5], Y[:5])))
+    found["predict_on_batch"] = model.predict_on_batch(X[:3])
+    found["call"] = np.asarray(model(X[:3]))
+    model.set_weights([weight * 0.5 for weight in model.get_weights()])
+    found.update(numbered("evaluate again", model.evaluate(X[:7], Y[:7], verbose=0)))
+    model.optimizer.learning_rate = 0.1
+    history = model.fit(
+        X, Y, batch_size=10, epochs=3, initial_epoch=1, shuffle=False, verbose=0, validation_split=0.3
+    )
+    found.update({**told(history, "again"), **held(model, "after")})
+    return found
+
+
+def outputs(scope: Scope) -> Found:
+    """A functional model of two inputs and outputs, nested, with regularisation, a schedule and clipped gradients."""
+    layers = keras.layers
+    with scope():
+        inside = keras.Sequential([layers.Dense(5, "tanh", kernel_regularizer=keras.regularizers.L2(0.01))])
+        inputs = {"left": keras.Input((2,), name="left"), "right": keras.Input((2,), name="right")}
+        joined = inside(layers.Concatenate()([inputs["left"], inputs["right"]]))
+        model = keras.Model(
+            inputs,
+            {"one": layers.Dense(1, name="one")(joined), "three": layers.Dense(3, "sigmoid", name="three")(joined)},
+        )
+        rate = keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
+        model.compile(
+            keras.optimizers.SGD(rate, momentum=0.9, global_clipnorm=0.3),
+            loss={"one": "mse", "three": "binary_crossentropy"},
+            loss_weights={"one": 1.0, "three": 0.5},
+            metrics={"three": [keras.metrics.F1Score(average="macro", name="f1")]},
+            weighted_metrics={"one": ["mae"]},
+            steps_per_execution=3,
+        )
+    x = {"left": X[:, :2], "right": X[:, 2:]}
+    y, weights = {"one": Y, "three": Z}, {"one": WEIGHTS, "three": np.ones_like(WEIGHTS)}
+    data = Blocks(x, y, weights)
+    history = model.fit(data, epochs=2, shuffle=False, verbose=0, validation_data=data)
+    found = {**told(history), **held(model)}
+    evaluated = model.evaluate(data, return_dict=True, verbose=0)
+    found.update({f"evaluate/{name}": value for name, value in evaluated.items()})
+    predicted = model.predict(Blocks(x), verbose=0)
+    return {**found, **{f"predict/{name}": value for name, value in predicted.items()}}
+
+
+class OwnStep(keras.Model):
+    """A model that trains in a way of its own: on the mean of two losses, and with a metric of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = keras.layers.Dense(6, "tanh")
+        self.last = keras.layers.Dense(1)
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, x: Any) -> Any:
+        return self.last(self.hidden(x))
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.seen]
+
+    def train_step(self, state: Any, data: Any) -> Any:
+        params, others, slots, measured = state
+        x, y = data
+
+        def loss_of(params: Any) -> Any:
+            predicted, after = self.stateless_call(params, others, x)
+            error = predicted - y
+            return 0.5 * ((error**2).mean() + abs(error).mean()), after
+
+        (loss, others), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        params, slots = self.optimizer.stateless_apply(slots, grads, params)
+        measured = self.seen.stateless_update_state(measured, loss, sample_weight=x.shape[0])
+        return {"seen": self.seen.stateless_result(measured)}, (params, others, slots, measured)
+
+
+def own_step(scope: Scope) -> Found:
+    """A subclassed model with a `train_step` of its own, from a generator; gradients are accumulated."""
+    with scope():
+        model = OwnStep()
+        model.compile(keras.optimizers.Adam(0.02, gradient_accumulation_steps=2))
+    history = model.fit(blocks(), epochs=2, steps_per_epoch=5, verbose=0)
+    return {**told(history), **held(model), "predict": model.predict(X, batch_size=9, verbose=0)}
+
+
+def averaged(scope: Scope) -> Found:
+    """Moving averages of the weights, of which a callback has validation made; one layer is not trained."""
+    with scope():
+        model = dense(keras.layers.Dense(3, name="frozen"))
+        model.get_layer("frozen").trainable = False
+        model.compile(
+            keras.optimizers.AdamW(0.05, use_ema=True, ema_momentum=0.8, clipnorm=0.1), "mse", metrics=["mae"]
+        )
+    callbacks = [keras.callbacks.SwapEMAWeights()]
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+    history = model.fit(X, Y, epochs=2, validation_data=(X, Y), **options)
+    found = {**told(history), **held(model)}
+    model.get_layer("frozen").trainable = True
+    model.compile(keras.optimizers.SGD(0.05), "mae")
+    history = model.fit(X, Y, epochs=1, batch_size=10, shuffle=False, verbose=0)
+    return {**found, **told(history, "again"), **held(model, "after")}
+
+
+def called_back(scope: Scope) -> Found:
+    """Callbacks that change the learning rate, and stop and go back to the best weights."""
+    with scope():
+        model = dense()
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+    rates = []
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 1.5),
+        keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=1.0, factor=0.3),
+        keras.callbacks.EarlyStopping(patience=2, min_delta=1.0, restore_best_weights=True),
+        keras.callbacks.TerminateOnNaN(),
+        keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: rates.append(float(model.optimizer.learning_rate))
+        ),
+    ]
+    history = model.fit(
+        X, Y, batch_size=10, epochs=9, shuffle=False, verbose=0, validation_split=0.3, callbacks=callbacks
+    )
+    found = {**told(history), **held(model), "rates": rates}
+    found["evaluate"] = model.evaluate(X, Y, batch_size=10, verbose=0)
+    history = model.fit(X, Y, batch_size=10, shuffle=False, verbose=0)
+    return {**found, **told(history, "again"), **held(model, "after")}
+
+
+def noisy(scope: Scope) -> Found:
+    """Statistics over the batch, and random numbers."""
+    with scope():
+        model = dense(keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dropout(0.3))
+        model.compile("adam", "binary_crossentropy")
+    history = model.fit(X, Y, batch_size=10, epochs=2, shuffle=False, verbose=0, validation_data=(X, Y))
+    return {**told(history), **held(model), "predict": model.predict(X, verbose=0)}
+
+
+def scaled(scope: Scope) -> Found:
+    """Half precision, with the loss scaled."""
+    policy = keras.mixed_precision.dtype_policy()
+    keras.mixed_precision.set_dtype_policy("mixed_float16")
+    try:
+        with scope():
+            model = dense()
+            model.compile(
+                keras.optimizers.LossScaleOptimizer(
+                    keras.optimizers.SGD(0.1), initial_scale=2.0**20, dynamic_growth_steps=3
+                ),
+                "mse",
+            )
+    finally:
+        keras.mixed_precision.set_dtype_policy(policy)
+    history = model.fit(X, Y, batch_size=10, epochs=3, shuffle=False, verbose=0)
+    return {**told(history), **held(model)}
+
+
+ALIKE: dict[str, Case] = {
+    "everyday": everyday,
+    "outputs": outputs,
+    "own_step": own_step,
+    "averaged": averaged,
+    "called_back": called_back,
+}
+"""What comes to the same under every strategy whose workers are in step."""
+LOOSE: dict[str, Case] = {"noisy": noisy, "scaled": scaled}
+"""What does so in one process only, or roughly."""
+CASES = {**ALIKE, **LOOSE}
+
+
+def run(case: Case, scope: Scope, seed: int = 1) -> Found:
+    """Run a case from a seed; its results as arrays."""
+    keras.utils.set_random_seed(seed)
+    return {name: np.asarray(value) for name, value in case(scope).items()}
