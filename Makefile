@@ -22,7 +22,7 @@ $(PEER)/.ready: pyproject.toml
 
 $(BENCH)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --editable . tensorflow-cpu torch==2.13.0
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --editable '.[keras]' tensorflow-cpu torch==2.13.0
 	touch $@
 
 demo: $(VENV)/.ready  ## train the embedded digits, on one device and on a cluster

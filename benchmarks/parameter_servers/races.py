@@ -60,6 +60,16 @@ RACES = (
             Comparison("Async(overlap=True)", "TensorFlow", {SMALL: 2.0}),
         ),
     ),
+    Race(
+        name="Keras, 2 workers",
+        replicas=1,
+        devices=1,
+        contenders=(
+            Job("plain functions", "stratagem_servers", "asynchronous", 2),
+            Job("Keras fit", "keras_servers", "asynchronous", 2),
+        ),
+        comparisons=(Comparison("Keras fit", "plain functions", {SMALL: 0.9}),),
+    ),
     _asynchronous(1),
     _asynchronous(3),
 )

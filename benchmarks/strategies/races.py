@@ -19,6 +19,16 @@ RACES = (
         ),
     ),
     Race(
+        name="Keras on one device",
+        replicas=1,
+        devices=1,
+        contenders=(
+            Contender("Keras fit", "keras_fit", "plain"),
+            Contender("Keras fit under OneDeviceStrategy", "keras_fit", "one_device"),
+        ),
+        comparisons=(Comparison("Keras fit under OneDeviceStrategy", "Keras fit", {SMALL: 0.97}),),
+    ),
+    Race(
         name="two devices in one process",
         replicas=2,
         devices=2,

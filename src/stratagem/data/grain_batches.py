@@ -1,4 +1,4 @@
-"""Batches of numbered rows by Grain: shuffled whole, read ahead by threads or processes, begun anywhere."""
+"""Batches of numbered rows: shuffled whole, begun anywhere, and read ahead by Grain's threads or processes."""
 
 import multiprocessing
 import os
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stratagem.data.batch_position import BatchPosition
+from stratagem.data.permutation import permuted
 from stratagem.data.rows_by_number import NumberedRows
 from stratagem.errors import MissingExtra
 
@@ -45,14 +46,22 @@ class GrainOptions:
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """Makes a batch of row numbers one of rows."""
+    """Makes the number of a batch the batch: which rows, those rows, parsed."""
 
-    rows: NumberedRows
+    source: NumberedRows
+    rows: int
+    per_epoch: int
     parse: Callable[[Any], Any] | None
+    options: GrainOptions
 
-    def __call__(self, numbers: Any) -> Any:
-        batch = self.rows.take(np.asarray(numbers, np.int64))
-        return batch if self.parse is None else self.parse(batch)
+    def __call__(self, number: Any) -> Any:
+        epoch, batch = divmod(int(number), self.per_epoch)
+        size = self.options.batch_size
+        numbers = np.arange(batch * size, min((batch + 1) * size, self.rows))
+        if self.options.shuffle_seed is not None:
+            numbers = permuted(numbers, self.rows, (self.options.shuffle_seed, epoch))
+        read = self.source.take(numbers * self.options.shard_count + self.options.shard_index)
+        return read if self.parse is None else self.parse(read)
 
 
 class GrainBatches:
@@ -64,6 +73,7 @@ class GrainBatches:
         options: How.
 
     Attributes:
+        rows: How many rows are in its shard.
         per_epoch: How many batches an epoch has.
     """
 
@@ -76,18 +86,13 @@ class GrainBatches:
                 "pip install 'stratagem[data]'; any other iterable goes without"
             ) from error
         self._options = options
-        numbers = grain.MapDataset.range(len(rows))
-        if options.shard_count > 1:
-            numbers = numbers[options.shard_index :: options.shard_count]
-        self.rows = len(numbers)
+        self.rows = len(range(options.shard_index, len(rows), options.shard_count))
         batches, smaller = divmod(self.rows, options.batch_size)
         self.per_epoch = batches + (smaller > 0 and not options.drop_remainder)
-        self._endless: Any = None
-        if self.per_epoch:
-            if options.shuffle_seed is not None:
-                numbers = numbers.shuffle(seed=options.shuffle_seed)
-            batched = numbers.batch(options.batch_size, drop_remainder=options.drop_remainder)
-            self._endless = batched.repeat().map(_Read(rows, parse))
+        # Grain is given whole batches to make: a row at a time, its bookkeeping takes longer than reading does.
+        self._endless = grain.MapDataset.range(sys.maxsize).map(
+            _Read(rows, self.rows, self.per_epoch, parse, options)
+        )
 
     @property
     def per_pass(self) -> int | None:
@@ -97,7 +102,7 @@ class GrainBatches:
     def draw(self, position: BatchPosition) -> Generator[Any, None, None]:
         """The rest of a pass."""
         per_pass = self.per_pass
-        if self._endless is None or (per_pass is not None and position.batches >= per_pass):
+        if not self.per_epoch or (per_pass is not None and position.batches >= per_pass):
             return
         before = 0 if per_pass is None else position.passes * per_pass
         end = None if per_pass is None else before + per_pass

@@ -1,9 +1,10 @@
 """Sources whose rows can be taken by number: TFRecord files with an index, columns of arrays, sequences."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,29 +49,30 @@ class RecordFiles:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def take(self, numbers: NDArray[np.int64]) -> RecordBatch:
-        """These records, in this order; each file among them is opened once."""
+        """These records, in this order; neighbours are read at once."""
         files = np.searchsorted(self.ends, numbers, side="right")
-        frames: list[bytes] = [b""] * len(numbers)
         offsets = np.empty(len(numbers), np.int64)
         lengths = np.empty(len(numbers), np.int64)
-        for file in np.unique(files).tolist():
+        needed = np.unique(files).tolist()
+        for file in needed:
             index = self.indices[file]
             rows = np.flatnonzero(files == file)
             within = numbers[rows] - (int(self.ends[file]) - len(index))
             offsets[rows], lengths[rows] = index.offsets[within], index.lengths[within]
-            with opened(index.path) as stream:
-                descriptor = stream.fileno()
-                found = os.fstat(descriptor)
-                if (found.st_size, found.st_mtime_ns) != (index.size, index.modified):
-                    raise DataError(f"{index.path} has changed since it was indexed; begin anew")
-                for row, place, length in zip(
-                    rows.tolist(), offsets[rows].tolist(), lengths[rows].tolist(), strict=True
-                ):
-                    frames[row] = os.pread(descriptor, length + OVERHEAD, place)
-        return self._checked(b"".join(frames), offsets, lengths, files)
-
-    def _names(self, files: NDArray[np.intp]) -> str:
-        return ", ".join(str(self.indices[file].path) for file in np.unique(files))
+        ends = offsets + lengths + OVERHEAD
+        is_first = np.ones(len(numbers), np.bool_)
+        is_first[1:] = (files[1:] != files[:-1]) | (offsets[1:] != ends[:-1])
+        firsts = np.flatnonzero(is_first)
+        lasts = np.append(firsts[1:], len(numbers)) - 1
+        with ExitStack() as stack:
+            streams = {file: stack.enter_context(_opened_unchanged(self.indices[file])) for file in needed}
+            buffer = b"".join(
+                _read(streams[file], begin, end)
+                for file, begin, end in zip(
+                    files[firsts].tolist(), offsets[firsts].tolist(), ends[lasts].tolist(), strict=True
+                )
+            )
+        return self._checked(buffer, offsets, lengths, files)
 
     def _checked(
         self,
@@ -80,15 +82,11 @@ class RecordFiles:
         files: NDArray[np.intp],
     ) -> RecordBatch:
         ends = np.cumsum(lengths + OVERHEAD)
-        if len(lengths) and ends[-1] != len(buffer):
-            raise DataError(
-                f"a file ended while it was read: {self._names(files)}; do not change it meanwhile"
-            )
         found = Frames(ends - lengths - OVERHEAD, lengths, len(buffer))
         changes = np.flatnonzero(np.diff(files, prepend=-1)).tolist()
         sources = [(row, str(self.indices[files[row]].path)) for row in changes]
         batch = RecordBatch(buffer, found.starts, lengths, offsets, sources)
-        sound = sound_headers(buffer, found) if len(lengths) else 0
+        sound = sound_headers(buffer, found)
         if sound == len(lengths):
             is_sound = sound_records(buffer, found.starts, lengths)
             sound = len(lengths) if is_sound.all() else int(is_sound.argmin())
@@ -97,6 +95,24 @@ class RecordFiles:
                 f"{batch.where(sound)}: wrong checksum; the file is damaged: copy or write it anew"
             )
         return batch
+
+
+@contextmanager
+def _opened_unchanged(index: RecordIndex) -> Iterator[BinaryIO]:
+    with opened(index.path) as stream:
+        found = os.fstat(stream.fileno())
+        if (found.st_size, found.st_mtime_ns) != (index.size, index.modified):
+            raise DataError(f"{index.path} has changed since it was indexed; begin anew")
+        yield stream
+
+
+def _read(stream: BinaryIO, begin: int, end: int) -> bytes:
+    data = os.pread(stream.fileno(), end - begin, begin)
+    if len(data) < end - begin:
+        raise DataError(
+            f"{stream.name} ended at byte {begin + len(data)} while it was read; do not change it meanwhile"
+        )
+    return data
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,8 @@ class Trainable:
     - Parameters that `wrt` leaves out stay as they are, and are never sent anywhere.
     - Intermediates that a call leaves in the model (`sow`) are not kept.
 
-    The model trains in the mode that it is in now: call `model.train()` first if it may be in the other one.
+    The model trains in the mode that it is in now: call `model.train()` first if it may be in the other one. An optax
+    optimizer goes to `strategy.init` as it is, an `nnx.Optimizer` as `trainable.updater(optimizer)`.
 
     Args:
         model: The model. Workers must begin with equal ones: make it from the same seed on all.

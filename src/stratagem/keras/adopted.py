@@ -1,6 +1,5 @@
 """One Keras model under a strategy: what its methods do instead of Keras's own."""
 
-import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -8,13 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.keras.arguments import named_arguments
 from stratagem.keras.companions import accompanied
-from stratagem.keras.residence import ORDER, Residence, ResidenceHere, Values, at_home
+from stratagem.keras.evaluation import Evaluation
+from stratagem.keras.residence import ORDER, Residence, ResidenceHere, Values
 from stratagem.keras.served import ResidenceOnServers
 from stratagem.keras.sums import added_up
-from stratagem.keras.trainable import KerasTrainable
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.rows import count_rows
 from stratagem.waist import Arrays
 
 
@@ -31,6 +30,7 @@ class AdoptedModel:
         self.model = model
         self._deal: Callable[[Any], Any] = _whole
         self._residence: Residence | None = None
+        self._evaluation: Evaluation | None = None
         self._measured_from: Arrays | None = None
         self._adds_up = False
         self._is_failing = False
@@ -39,7 +39,7 @@ class AdoptedModel:
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Train, in step with the other workers."""
-        bound = _bound(type(self.model).fit, self.model, args, kwargs)
+        bound = named_arguments("fit", self.model, args, kwargs)
         bound["callbacks"] = accompanied(self, bound.get("callbacks"))
         if not self.strategy.is_chief:
             bound["verbose"] = 0
@@ -47,7 +47,7 @@ class AdoptedModel:
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate; workers in step share the rows out, and bring the results together."""
-        bound = _bound(type(self.model).evaluate, self.model, args, kwargs)
+        bound = named_arguments("evaluate", self.model, args, kwargs)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
         shares = self.strategy.feed.shares_evaluation
@@ -61,7 +61,7 @@ class AdoptedModel:
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Predict all rows; workers in step share them out."""
-        bound = _bound(type(self.model).predict, self.model, args, kwargs)
+        bound = named_arguments("predict", self.model, args, kwargs)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
         return self._safely(partial(type(self.model).predict, self.model, **bound))
@@ -102,78 +102,45 @@ class AdoptedModel:
 
         def train(values: Values, data: Any) -> tuple[Any, Values]:
             nonlocal told
-            state = residence.enter(values)
             if self._measured_from is None:
                 self._measured_from = values[3]
             part = self._deal(data)
             if part is None:
                 return told, values
             placed = part if replicas.is_placed(part) else replicas.place(part)
-            with residence.undisturbed():
-                state, metrics = replicas.settle(residence.step(state, placed))
-                given = residence.leave(state)
-            told = {name: metrics[name] for name in residence.log_names}
-            return told, given
+            metrics, values = residence.advance(values, placed)
+            told = {name: metrics[name] for name in residence.log_names or metrics}
+            return told, values
 
-        model.train_function = self._over_iterator(train, lambda several: several[-1])
+        model.train_function = self._over_iterator(train, _last)
 
     def make_test_function(self, force: bool = False) -> None:
         """This worker's part of each batch, evaluated on all its devices."""
         model = self.model
         if model.test_function is not None and not force:
             return
-        trainable = KerasTrainable(model, 0, reads_optimizer=False)
-        replicas = self.strategy.engine.replicas
-        test = jax.jit(trainable.test, out_shardings=replicas.whole)
-        layers = len(model.non_trainable_variables)
-        known: tuple[Values, Values] | None = None
-        told: Any = {}
+        evaluation = Evaluation(self.strategy, model, self._residence is not None)
 
-        def evaluate(values: Values, data: Any) -> tuple[Any, Values]:
-            nonlocal known, told
-            if known is None or values is not known[0]:
-                if self._measured_from is None:
-                    self._measured_from = values[2]
-                known = values, replicas.replicate(values)
-            part = self._deal(data)
-            if not count_rows(part):
-                return told, values
-            params, others, metrics = known[1]
-            told, state = test(params, [*others, *metrics], replicas.place(part))
-            given = (params, state[:layers], state[layers:])
-            known = given, given
-            return told, given
+        def test(values: Values, data: Any) -> tuple[Any, Values]:
+            self._evaluation = evaluation
+            if self._measured_from is None:
+                self._measured_from = values[2]
+            return evaluation.test(values, self._deal(data))
 
-        model.test_function = self._over_iterator(evaluate, lambda several: several[-1])
+        model.test_function = self._over_iterator(test, _last)
 
     def make_predict_function(self, force: bool = False) -> Any:
         """All rows of each batch, from whichever worker."""
         model = self.model
         if model.predict_function is not None and not force:
             return model.predict_function
-        trainable = KerasTrainable(model, 0, reads_optimizer=False)
-        replicas, workers = self.strategy.engine.replicas, self.strategy.workers
-        guess = jax.jit(trainable.guess, out_shardings=replicas.whole)
-        shares = self.strategy.feed.shares_evaluation
-        known: tuple[Values, Values] | None = None
+        evaluation = Evaluation(self.strategy, model, self._residence is not None)
 
-        def predict(values: Values, data: Any) -> tuple[Any, Values]:
-            nonlocal known
-            if known is None or values is not known[0]:
-                known = values, replicas.replicate(values)
-            params, others = known[1]
-            rows = count_rows(data)
-            share = shares and rows >= workers.count
-            part = self.strategy.feed.deal()(data) if share else data
-            outputs, others = guess(params, others, replicas.place(part))
-            outputs = jax.tree.map(np.asarray, outputs)
-            if share:
-                outputs = jax.tree.map(lambda mine: np.concatenate(list(workers.gather(mine))), outputs)
-            given = (params, others)
-            known = given, given
-            return outputs, given
+        def guess(values: Values, data: Any) -> tuple[Any, Values]:
+            self._evaluation = evaluation
+            return evaluation.guess(values, data)
 
-        model.predict_function = self._over_iterator(predict, _concatenated)
+        model.predict_function = self._over_iterator(guess, _concatenated)
         return model.predict_function
 
     def jax_state_sync(self) -> None:
@@ -182,13 +149,14 @@ class AdoptedModel:
         held = getattr(model, "_jax_state", None)
         if not held or model._jax_state_synced:
             return
-        if self._residence is None:
-            model._jax_state = {name: [at_home(value) for value in values] for name, values in held.items()}
-        else:
-            model._jax_state = self._residence.settled(held, self._is_failing)
+        trained = self._residence if "optimizer_variables" in held else None
+        if trained is not None:
+            model._jax_state = trained.settled(held, self._is_failing)
+        elif self._evaluation is not None:
+            model._jax_state = self._evaluation.settled(held)
         type(model).jax_state_sync(model)
-        if self._residence is not None:
-            self._residence.took_back()
+        if trained is not None:
+            trained.took_back()
 
     def get_metrics_result_or_logs(self, logs: Any) -> Any:
         """The metrics over all workers' rows."""
@@ -198,7 +166,8 @@ class AdoptedModel:
             totals = added_up(self.strategy.workers, self._measured_from, measured)
             for variable, total in zip(model.metrics_variables, totals, strict=True):
                 variable.assign(total)
-        return type(model)._get_metrics_result_or_logs(model, logs)
+        # Who had no rows has no logs either, but knows the metrics of all.
+        return type(model)._get_metrics_result_or_logs(model, logs) if logs else model.get_metrics_result()
 
     # What goes on around them.
 
@@ -283,20 +252,11 @@ def _whole(batch: Any) -> Any:
     return batch
 
 
+def _last(several: list[Any]) -> Any:
+    return several[-1]
+
+
 def _concatenated(several: list[Any]) -> Any:
     if len(several) == 1:
         return several[0]
     return jax.tree.map(lambda *parts: np.concatenate(parts), *several)
-
-
-def _bound(
-    method: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """The arguments of a call by name, also where the user's own method hides Keras's."""
-    signature = inspect.signature(method)
-    bound = signature.bind(model, *args, **kwargs)
-    named = dict(list(bound.arguments.items())[1:])
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            named.update(named.pop(parameter.name, {}))
-    return named

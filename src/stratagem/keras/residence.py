@@ -1,19 +1,17 @@
 """Where a Keras model's values are while it is trained: with this process, as its own variables were."""
 
-from contextlib import AbstractContextManager, nullcontext
+import random
 from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.keras.interrupts import interrupts_deferred
-from stratagem.keras.sums import from_chief
+from stratagem.keras.sums import from_chief, taken_from_chief
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.engines import Step
-from stratagem.waist import Arrays, TrainState, state_of
+from stratagem.waist import Arrays, Metrics, TrainState, state_of
 
 Values: TypeAlias = tuple[Arrays, ...]
 """What Keras passes to its functions and takes from them: lists of values, in an order of its own."""
@@ -25,11 +23,6 @@ class Residence(Protocol):
     """The values of a model in training."""
 
     @property
-    def step(self) -> Step:
-        """The step that trains them."""
-        ...
-
-    @property
     def log_names(self) -> list[str]:
         """What the model's `train_step` tells."""
         ...
@@ -38,21 +31,13 @@ class Residence(Protocol):
         """Before training: all workers begin with the chief's values, and draw the same random orders."""
         ...
 
-    def enter(self, values: Values) -> TrainState:
-        """A state of the values that Keras passes in."""
-        ...
-
-    def leave(self, state: TrainState) -> Values:
-        """What Keras is given of a state."""
+    def advance(self, values: Values, batch: Any) -> tuple[Metrics, Values]:
+        """One step: from the values that Keras passes in to those that it is given."""
         ...
 
     @property
     def newest(self) -> Values | None:
         """What Keras was given last, or would have been."""
-        ...
-
-    def undisturbed(self) -> AbstractContextManager[object]:
-        """A block that Ctrl-C does not leave half-way, if that would lose values."""
         ...
 
     def settled(self, held: dict[str, Arrays], is_failing: bool) -> dict[str, Arrays]:
@@ -84,7 +69,8 @@ class ResidenceHere:
         self._recipe = state_of(trainable, KerasUpdater(model.optimizer)).recipe
         self._layers = len(model.non_trainable_variables)
         self._known: tuple[Values, TrainState] | None = None
-        self.step = strategy.engine.build(trainable)
+        self._has_begun = False
+        self._step = strategy.engine.build(trainable)
 
     @property
     def log_names(self) -> list[str]:
@@ -94,6 +80,7 @@ class ResidenceHere:
     def begin(self) -> None:
         """See `Residence`."""
         workers, model = self._strategy.workers, self._model
+        self._has_begun = True
         if workers.count == 1:
             return
         variables = [
@@ -105,11 +92,30 @@ class ResidenceHere:
         *values, seed = from_chief(workers, [*(variable.value for variable in variables), seed])
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
-        np.random.seed(int(seed))
+        seed_orders(int(seed))
 
-    def enter(self, values: Values) -> TrainState:
-        """See `Residence`; in arrays of its own, which the step takes over: Keras keeps those it has."""
+    def advance(self, values: Values, batch: Any) -> tuple[Metrics, Values]:
+        """See `Residence`."""
+        made: list[tuple[TrainState, Metrics]] = []
+        given = values
+        state = self._entered(values)
+        try:
+            # Ctrl-C is noticed between two instructions: this is one, and what the step has made of the values whose
+            # memory it took over is in the list when it is over.
+            made.extend(map(self._step, (state,), (batch,)))
+        finally:
+            for state, _ in made:
+                given = self._left(state)
+                self._known = given, state
+        _, metrics = self._strategy.engine.replicas.settle(made[0])
+        return metrics, given
+
+    def _entered(self, values: Values) -> TrainState:
+        """A state of these values, in arrays of its own, which the step takes over: Keras keeps those it has."""
         if self._known is None or values is not self._known[0]:
+            if not self._has_begun and self._strategy.workers.count > 1:
+                values = taken_from_chief(self._strategy.workers, values)
+            self._has_begun = True
             params, others, optimizer, metrics = (
                 [jnp.array(value, copy=True) for value in each] for each in values
             )
@@ -118,21 +124,14 @@ class ResidenceHere:
             self._recipe = self._known[1].recipe
         return self._known[1]
 
-    def leave(self, state: TrainState) -> Values:
-        """See `Residence`."""
+    def _left(self, state: TrainState) -> Values:
         others, metrics = state.flat_state[: self._layers], state.flat_state[self._layers :]
-        values = (state.flat_params, others, state.flat_opt_state, metrics)
-        self._known = values, state
-        return values
+        return state.flat_params, others, state.flat_opt_state, metrics
 
     @property
     def newest(self) -> Values | None:
         """See `Residence`."""
         return None if self._known is None else self._known[0]
-
-    def undisturbed(self) -> AbstractContextManager[object]:
-        """See `Residence`; where others may keep it waiting, Ctrl-C comes first."""
-        return interrupts_deferred() if self._strategy.workers.count == 1 else nullcontext()
 
     def settled(self, held: dict[str, Arrays], is_failing: bool) -> dict[str, Arrays]:
         """See `Residence`: each as one array on one device, as Keras had it."""
@@ -147,6 +146,12 @@ class ResidenceHere:
         if workers.count > 1:
             stops = workers.gather(np.asarray(self._model.stop_training))
             self._model.stop_training = bool(stops[0])
+
+
+def seed_orders(seed: int) -> None:
+    """Have Keras shuffle alike on every worker: arrays with NumPy's random numbers, data sets with Python's."""
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 def at_home(value: Any) -> Any:

@@ -5,7 +5,6 @@ The chief's edits between steps (a new learning rate, `set_weights`) go to the s
 
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.errors import StratagemError
+from stratagem.errors import StratagemError, StrategyError
 from stratagem.keras.control import Control, Controlled
-from stratagem.keras.residence import ORDER, Values
+from stratagem.keras.residence import ORDER, Values, seed_orders
 from stratagem.keras.scaling import is_scaling, unscaled
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
 from stratagem.strategies.base import Strategy
-from stratagem.waist import Arrays, TrainState, state_of
+from stratagem.waist import Arrays, Metrics, TrainState, state_of
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ class ResidenceOnServers:
         self._fits = 0
         self._rates: dict[int, Any] = {}
         self._has_warned = False
-        self.step = strategy.engine.build(self._controlled)
+        self._step = strategy.engine.build(self._controlled)
 
     @property
     def log_names(self) -> list[str]:
@@ -71,7 +70,7 @@ class ResidenceOnServers:
         else:
             self._take_edits(self._from_variables())
             self._state = self._served.renew(self._state)
-        np.random.seed(self._control.order_of(self._fits))
+        seed_orders(self._control.order_of(self._fits))
         params, others = self._params_and_layers(self._state)
         for variable, value in zip(
             [*model.trainable_variables, *model.non_trainable_variables], [*params, *others], strict=True
@@ -90,12 +89,16 @@ class ResidenceOnServers:
 
     # Steps.
 
-    def enter(self, values: Values) -> TrainState:
+    def advance(self, values: Values, batch: Any) -> tuple[Metrics, Values]:
         """See `Residence`."""
+        state, metrics = self._step(self._entered(values), batch)
+        return metrics, self._left(state)
+
+    def _entered(self, values: Values) -> TrainState:
         if self._state is None:
             self.begin()
-        state = self._state
-        assert state is not None
+            values = self._handed
+        state = self._trained
         if values is not self._given:
             edited = self._take_edits(values)
             if edited:
@@ -111,10 +114,8 @@ class ResidenceOnServers:
             state = replace(state, flat_state=[*mixed, state.flat_state[-1]])
         return state
 
-    def leave(self, state: TrainState) -> Values:
-        """See `Residence`."""
-        assert self._given is not None
-        before = 0 if self._state is None else int(self._state.step)
+    def _left(self, state: TrainState) -> Values:
+        before = int(self._trained.step)
         self._state = state
         if int(state.step) < before and self._rates and self._strategy.is_chief:
             self._assign([None] * len(state.flat_params), self._rates, None)  # the servers went back
@@ -122,7 +123,7 @@ class ResidenceOnServers:
             self._model.stop_training = True
         end = self._layers + self._metrics
         kept = state.flat_state[end : end + self._kept]
-        optimizer = [*kept, *self._given[2][self._kept :]]
+        optimizer = [*kept, *self._handed[2][self._kept :]]
         self._given = (
             state.flat_params,
             state.flat_state[: self._layers],
@@ -136,13 +137,9 @@ class ResidenceOnServers:
         """See `Residence`."""
         return self._given
 
-    def undisturbed(self) -> AbstractContextManager[object]:
-        """See `Residence`: nothing is lost, since the servers have it."""
-        return nullcontext()
-
     def settled(self, held: dict[str, Arrays], is_failing: bool) -> dict[str, Arrays]:
         """See `Residence`: what servers hold of it from there, unless something has failed."""
-        if self._state is None or "optimizer_variables" not in held:
+        if self._state is None:
             return held
         params, others = self._params_and_layers(self._state)
         optimizer = held["optimizer_variables"]
@@ -169,14 +166,13 @@ class ResidenceOnServers:
 
     def _take_edits(self, values: Values) -> bool:
         """Send what is not as it was handed out to the servers; whether something was sent."""
-        assert self._given is not None
-        state = self._state
-        assert state is not None
         params, others, optimizer, _ = (
             [None if new is old else new for new, old in zip(now, before, strict=True)]
-            for now, before in zip(values, self._given, strict=True)
+            for now, before in zip(values, self._handed, strict=True)
         )
-        shared = [new if kind == "mean" else None for new, kind in zip(others, state.kinds, strict=False)]
+        shared = [
+            new if kind == "mean" else None for new, kind in zip(others, self._trained.kinds, strict=False)
+        ]
         slots = {place: new for place, new in enumerate(optimizer[self._kept :]) if new is not None}
         if not slots and all(each is None for each in [*params, *shared]):
             return False
@@ -202,8 +198,7 @@ class ResidenceOnServers:
         control: Any,
         others: Sequence[Any] = (),
     ) -> None:
-        state = self._state
-        assert state is not None
+        state = self._trained
         count = len(self._optimizer.variables)
         held: Arrays = [*others, *[None] * (len(state.flat_state) - len(others) - 1), control]
         self._served.assign(
@@ -215,14 +210,24 @@ class ResidenceOnServers:
     # Parts.
 
     @property
+    def _trained(self) -> TrainState:
+        """The state as it was last seen, once training has begun."""
+        if self._state is None:
+            raise StrategyError("the model is not on the parameter servers yet: fit brings it there")
+        return self._state
+
+    @property
+    def _handed(self) -> Values:
+        """What Keras was given last."""
+        return self._from_variables() if self._given is None else self._given
+
+    @property
     def _served(self) -> Any:
-        assert self._state is not None
-        return self._state.recipe.served
+        return self._trained.recipe.served
 
     @property
     def _control(self) -> Control:
-        assert self._state is not None
-        return Control(np.asarray(self._state.flat_state[-1]))
+        return Control(np.asarray(self._trained.flat_state[-1]))
 
     def _params_and_layers(self, state: TrainState) -> tuple[Arrays, Arrays]:
         return [_own(each) for each in state.flat_params], [

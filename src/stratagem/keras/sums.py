@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from stratagem.strategies.workers import Array, Workers
@@ -20,6 +21,12 @@ def from_chief(workers: Workers, arrays: Sequence[Any]) -> list[Array]:
     own = [np.asarray(array) for array in arrays]
     packed = b"".join(array.tobytes() for array in own) if workers.index == 0 else b""
     return _unpacked(workers.gather(np.frombuffer(packed, np.uint8))[0].tobytes(), own)
+
+
+def taken_from_chief(workers: Workers, values: tuple[list[Any], ...]) -> tuple[list[Any], ...]:
+    """Lists of the first worker's arrays, on every worker."""
+    told = iter(from_chief(workers, [value for each in values for value in each]))
+    return tuple([jnp.asarray(next(told)) for _ in each] for each in values)
 
 
 def added_up(workers: Workers, before: Sequence[Any], after: Sequence[Any]) -> list[Array]:

@@ -330,7 +330,8 @@ class Leader:
         if server == 0:
             self.part.take(token, step, is_anew)
             return
-        answer = self._call(server, protocol.TAKE, {"token": token, "step": step, "is_anew": is_anew})
+        told = {"token": token, "step": step, "is_anew": is_anew}
+        answer = self._call(server, protocol.TAKE, told, seconds=_CUT_SECONDS)
         if answer[protocol.STATE] == protocol.ROLLED_BACK:
             raise RolledBack(str(answer["why"]))
 

@@ -19,7 +19,7 @@ from stratagem.strategies.fronts import fronts_in_use
 from stratagem.strategies.input_context import InputContext
 from stratagem.strategies.per_replica import PerReplica
 from stratagem.strategies.workers import Workers
-from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
+from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, new_state, state_of
 
 M = TypeVar("M")
 
@@ -109,7 +109,7 @@ class Strategy:
     def init(
         self,
         params: Any,
-        optimizer: optax.GradientTransformation | Updater,
+        optimizer: Any,
         ema_decay: float | None = None,
         *,
         seed: int = 0,
@@ -119,13 +119,13 @@ class Strategy:
         Args:
             params: The parameters: any pytree of arrays. They are copied. Or a model as a `Trainable`, such as
                 `sg.flax.Trainable`.
-            optimizer: Any optax optimizer, or whatever the model's front makes an `Updater` of.
+            optimizer: Any optax optimizer, or one of the model's own library: an `nnx.Optimizer`, for example.
             ema_decay: Keep moving averages of the parameters with this decay.
             seed: What the `rng` of loss functions is drawn from, together with the step.
         """
         if isinstance(params, Trainable):
             return self._engine.lay_out(state_of(params, optimizer, ema_decay, seed))
-        if isinstance(optimizer, Updater):
+        if not isinstance(optimizer, optax.GradientTransformation):
             raise StrategyError(f"parameters by themselves want an optax optimizer, not {type(optimizer)}")
         return self._engine.lay_out(new_state(params, optimizer, ema_decay, seed))
 

@@ -101,7 +101,7 @@ class CheckpointFiles:
         """Write a checkpoint; it is valid when this returns, and then old ones are removed.
 
         Args:
-            saved: What this process has of it; `make` has been called for its step.
+            saved: What this process has of it.
             others: Waits for what others write of it.
         """
         arrays = dict(saved.arrays)
@@ -110,6 +110,7 @@ class CheckpointFiles:
             arrays[_DATA] = np.frombuffer(saved.data, np.uint8)
         else:
             meta[_DATA] = saved.data
+        self.make(saved.step)
         path = self.cuts.path(saved.step)
         records, entries = ([], {}) if others is None else others()
         for record in records:

@@ -14,6 +14,7 @@ import numpy as np
 
 from stratagem.errors import KeepError
 from stratagem.keep import StoredArray
+from stratagem.runtime.host_views import host_view
 from stratagem.waist import TrainState
 from stratagem.waist.functions import leaf_names
 
@@ -71,10 +72,11 @@ def _listed(names: Iterable[str]) -> str:
 
 def host_copies(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Copies in host memory, which nobody else changes or lets go of."""
-    for leaf in leaves.values():  # all are on their way before the first is waited for
-        if isinstance(leaf, jax.Array) and not _is_key(leaf):
+    ours = {name: _one_copy(leaf) if isinstance(leaf, jax.Array) else leaf for name, leaf in leaves.items()}
+    for leaf in ours.values():  # all are on their way before the first is waited for
+        if isinstance(leaf, jax.Array) and not _is_on_host(leaf):
             leaf.copy_to_host_async()
-    return {name: _host_copy(leaf) for name, leaf in leaves.items()}
+    return {name: _host_copy(leaf) for name, leaf in ours.items()}
 
 
 def filled(
@@ -139,13 +141,23 @@ def _stored(leaf: Any) -> StoredArray:
     return StoredArray(tuple(leaf.shape), str(np.dtype(leaf.dtype)))
 
 
+def _one_copy(leaf: jax.Array) -> jax.Array:
+    """The array on one device, if it is on many; a key as numbers."""
+    if _is_key(leaf):
+        leaf = jax.random.key_data(leaf)
+    return leaf.addressable_data(0) if leaf.is_fully_replicated else leaf
+
+
+def _is_on_host(leaf: jax.Array) -> bool:
+    return all(device.platform == "cpu" for device in leaf.devices())
+
+
 def _host_copy(leaf: Any) -> Any:
-    if isinstance(leaf, jax.Array):
-        if _is_key(leaf):
-            leaf = jax.random.key_data(leaf)
-        if not leaf.is_fully_addressable:  # on every device of every process the same
-            leaf = leaf.addressable_data(0)
-    return np.array(leaf)
+    if not isinstance(leaf, jax.Array) or len(leaf.devices()) > 1:
+        return np.array(leaf)
+    leaf.block_until_ready()
+    # JAX keeps what it has copied to the host; on the host itself a step could not reuse what NumPy sees for longer.
+    return np.array(host_view(leaf)) if _is_on_host(leaf) else np.asarray(leaf)
 
 
 def _placed(value: Any, like: Any) -> Any:

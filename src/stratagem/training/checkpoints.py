@@ -91,7 +91,6 @@ class Checkpointer:
         if state.recipe.served is None:
             step = int(state.step)
             if self._files.is_wanted(step, form_of(state)):
-                self._files.make(step)
                 saved = Saved(step, state.recipe.seed, host_copies(named(state)), data)
                 self._start(partial(self._files.write, saved))
         else:
@@ -126,7 +125,6 @@ class Checkpointer:
         fetched = served.fetch(state)
         step = int(fetched.step)
         if self._files.is_wanted(step, form):
-            self._files.make(step)
             saved = Saved(step, state.recipe.seed, host_copies(named(fetched)), data)
             self._start(partial(self._files.write, saved))
 

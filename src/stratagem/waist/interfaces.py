@@ -83,3 +83,12 @@ class Updater(Protocol):
     def commit(self, opt_state: Arrays) -> None:
         """Take the state back into the optimizer that the user holds."""
         ...
+
+
+@runtime_checkable
+class MakesUpdaters(Protocol):
+    """A trainable of a library that has optimizers of its own."""
+
+    def updater(self, optimizer: Any) -> Updater | None:
+        """Such an optimizer as an `Updater`; `None` if it is none of the library's."""
+        ...

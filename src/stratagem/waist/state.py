@@ -13,7 +13,7 @@ from jax.tree_util import PyTreeDef
 from stratagem.keep import ShardRecord, TensorEntry
 from stratagem.waist.ema import ExponentialMovingAverage
 from stratagem.waist.functions import leaf_names
-from stratagem.waist.interfaces import Arrays, Kind, Trainable, Updater, natural_kind
+from stratagem.waist.interfaces import Arrays, Kind, MakesUpdaters, Trainable, Updater, natural_kind
 from stratagem.waist.optimizers import OptaxUpdater
 
 
@@ -199,13 +199,22 @@ def new_state(
 
 def state_of(
     trainable: Trainable,
-    optimizer: optax.GradientTransformation | Updater,
+    optimizer: Any,
     ema_decay: float | None = None,
     seed: int = 0,
 ) -> TrainState:
-    """The state of a model as it is now, in arrays of its own."""
+    """The state of a model as it is now, in arrays of its own.
+
+    Args:
+        trainable: The model.
+        optimizer: An optax optimizer, an `Updater`, or what the trainable makes one of.
+        ema_decay: Keep moving averages of the parameters with this decay.
+        seed: What random numbers are drawn from, with the step.
+    """
     leaves, state = ([jnp.array(each, copy=True) for each in arrays] for arrays in trainable.init())
     tree = jax.tree.structure(OrderedDict.fromkeys(trainable.names, 0))
+    if isinstance(trainable, MakesUpdaters):
+        optimizer = trainable.updater(optimizer) or optimizer
     updater = optimizer if isinstance(optimizer, Updater) else OptaxUpdater(optimizer, tree)
     opt_state = [jnp.array(each, copy=True) for each in updater.init(leaves)]
     opt_tree = updater.state_tree if isinstance(updater, OptaxUpdater) else jax.tree.structure(opt_state)

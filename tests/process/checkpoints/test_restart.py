@@ -136,6 +136,7 @@ def test_a_worker_that_is_asked_to_end_does_not_leave_the_chief_alone(
     os.kill(worker.pid, signal.SIGTERM)
     reached = chief.text.count("under way")
     until("the training to go on", lambda: chief.text.count("under way") > reached + 2 or chief.code)
+    assert chief.code is None, chief.text
     os.kill(chief.pid, signal.SIGTERM)
     assert (chief.ends(), worker.ends()) == (143, 143), chief.text + worker.text
     saved = Checkpointer(tmp_path / "checkpoints").latest()

@@ -16,6 +16,7 @@ MODULES = [
     "example_parsing",
     "example_writing",
     "idx",
+    "permutation",
     "pipelines",
     "ragged",
     "record_batch",

@@ -3,9 +3,17 @@
 import subprocess
 import sys
 
+import stratagem.flax
+from unit.test_public import declared
+
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+def test_type_checkers_and_the_interpreter_see_the_same_names() -> None:
+    homes: object = getattr(stratagem.flax, "_HOMES")  # noqa: B009  a private name
+    assert declared(stratagem.flax) == homes
 
 
 def test_our_package_does_not_import_it() -> None:

@@ -1,10 +1,12 @@
 """Small trainings in Keras, each told as arrays by name: done plainly, they are what every strategy has to come to.
 
-`scope` is the block in which models are made: that of a strategy, or one that does nothing.
+Where each training is to go on, a `Place` says.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,8 +14,24 @@ import keras
 import numpy as np
 
 Found = dict[str, Any]
-Scope = Callable[[], AbstractContextManager[Any]]
-Case = Callable[[Scope], Found]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a training goes on.
+
+    Attributes:
+        directory: One that all workers share.
+        scope: The block in which models are made: that of a strategy, or one that does nothing.
+        worker: Which worker this is; the first is chief.
+    """
+
+    directory: Path
+    scope: Callable[[], AbstractContextManager[Any]] = nullcontext
+    worker: int = 0
+
+
+Case = Callable[[Place], Found]
 
 ROWS = 21
 """In batches of ten: two that divide over two workers and one of a single row, which leaves some without any."""
@@ -79,14 +97,19 @@ def numbered(prefix: str, values: Any) -> Found:
     return {f"{prefix}/{place}": value for place, value in enumerate(np.atleast_1d(values))}
 
 
-def everyday(scope: Scope) -> Found:
+def everyday(place: Place) -> Found:
     """All that a model offers, with arrays; class weights, metrics of many kinds, batches that do not divide."""
-    with scope():
+    with place.scope():
         model = dense()
         model.compile(
             keras.optimizers.Adam(0.01),
             "binary_crossentropy",
-            metrics=["accuracy", "mae", keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")],
+            metrics=[
+                "accuracy",
+                "mae",
+                keras.metrics.AUC(name="auc"),
+                keras.metrics.Precision(name="precision"),
+            ],
         )
     history = model.fit(
         X,
@@ -115,16 +138,19 @@ def everyday(scope: Scope) -> Found:
     return found
 
 
-def outputs(scope: Scope) -> Found:
+def outputs(place: Place) -> Found:
     """A functional model of two inputs and outputs, nested, with regularisation, a schedule and clipped gradients."""
     layers = keras.layers
-    with scope():
+    with place.scope():
         inside = keras.Sequential([layers.Dense(5, "tanh", kernel_regularizer=keras.regularizers.L2(0.01))])
         inputs = {"left": keras.Input((2,), name="left"), "right": keras.Input((2,), name="right")}
         joined = inside(layers.Concatenate()([inputs["left"], inputs["right"]]))
         model = keras.Model(
             inputs,
-            {"one": layers.Dense(1, name="one")(joined), "three": layers.Dense(3, "sigmoid", name="three")(joined)},
+            {
+                "one": layers.Dense(1, name="one")(joined),
+                "three": layers.Dense(3, "sigmoid", name="three")(joined),
+            },
         )
         rate = keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
         model.compile(
@@ -177,18 +203,18 @@ class OwnStep(keras.Model):
         return {"seen": self.seen.stateless_result(measured)}, (params, others, slots, measured)
 
 
-def own_step(scope: Scope) -> Found:
+def own_step(place: Place) -> Found:
     """A subclassed model with a `train_step` of its own, from a generator; gradients are accumulated."""
-    with scope():
+    with place.scope():
         model = OwnStep()
         model.compile(keras.optimizers.Adam(0.02, gradient_accumulation_steps=2))
-    history = model.fit(blocks(), epochs=2, steps_per_epoch=5, verbose=0)
+    history = model.fit(blocks(), epochs=2, steps_per_epoch=5, shuffle=False, verbose=0)
     return {**told(history), **held(model), "predict": model.predict(X, batch_size=9, verbose=0)}
 
 
-def averaged(scope: Scope) -> Found:
+def averaged(place: Place) -> Found:
     """Moving averages of the weights, of which a callback has validation made; one layer is not trained."""
-    with scope():
+    with place.scope():
         model = dense(keras.layers.Dense(3, name="frozen"))
         model.get_layer("frozen").trainable = False
         model.compile(
@@ -204,9 +230,9 @@ def averaged(scope: Scope) -> Found:
     return {**found, **told(history, "again"), **held(model, "after")}
 
 
-def called_back(scope: Scope) -> Found:
+def called_back(place: Place) -> Found:
     """Callbacks that change the learning rate, and stop and go back to the best weights."""
-    with scope():
+    with place.scope():
         model = dense()
         model.compile(keras.optimizers.SGD(0.5), "mse")
     rates = []
@@ -228,21 +254,100 @@ def called_back(scope: Scope) -> Found:
     return {**found, **told(history, "again"), **held(model, "after")}
 
 
-def noisy(scope: Scope) -> Found:
+def untrained(place: Place) -> Found:
+    """A model that is asked before it is trained, then trained batch by batch."""
+    with place.scope():
+        model = dense()
+        model.compile(keras.optimizers.SGD(0.2, momentum=0.5), "mse", metrics=["mae"])
+    found = {"predict": model.predict(X, batch_size=8, verbose=0)}
+    found.update(numbered("evaluate", model.evaluate(X, Y, batch_size=8, verbose=0)))
+    for number in range(3):
+        found.update(
+            numbered(f"batch {number}", model.train_on_batch(X[number : 5 + number], Y[number : 5 + number]))
+        )
+    return {**found, **held(model)}
+
+
+def few(place: Place) -> Found:
+    """One row in all, which is one worker's: the others hear of everything all the same."""
+    with place.scope():
+        model = dense()
+        model.compile("sgd", "mse", metrics=["mae"])
+    found = numbered("evaluate", model.evaluate(X[:1], Y[:1], verbose=0))
+    history = model.fit(X[:1], Y[:1], epochs=2, verbose=0, validation_data=(X[:1], Y[:1]))
+    found.update({**told(history), **held(model), "predict": model.predict(X[:1], verbose=0)})
+    found.update(numbered("train_on_batch", model.train_on_batch(X[:1], Y[:1])))
+    return found
+
+
+def backed_up(place: Place) -> Found:
+    """A training that fails, and another that goes on from its backup."""
+
+    def fail(epoch: int, logs: Any) -> None:
+        if epoch == 2:
+            raise RuntimeError("a mistake of the user's")
+
+    with place.scope():
+        first, second = dense(), dense()
+        for model in (first, second):
+            model.compile(keras.optimizers.Adam(0.05), "mse")
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": False, "verbose": 0, "epochs": 4}
+    failing = keras.callbacks.LambdaCallback(on_epoch_begin=fail)
+    backup = place.directory / "backup"
+    try:
+        first.fit(X, Y, callbacks=[keras.callbacks.BackupAndRestore(backup), failing], **options)
+    except RuntimeError as error:
+        found = {"error": str(error), **held(first, "failed")}
+    history = second.fit(X, Y, callbacks=[keras.callbacks.BackupAndRestore(backup)], **options)
+    return {**found, **told(history), "epochs": history.epoch, **held(second)}
+
+
+def loaded(place: Place) -> Found:
+    """A model that is saved, loaded, cloned and made anew from its configuration."""
+    path = place.directory / "saved.keras"
+    with place.scope():
+        model = dense()
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+    options: dict[str, Any] = {"batch_size": 10, "shuffle": False, "verbose": 0}
+    own = place.directory / f"worker-{place.worker}"
+    own.mkdir()
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(path),
+        keras.callbacks.ModelCheckpoint(
+            own / "{epoch}-{loss:.2f}.weights.h5", save_weights_only=True, save_freq=2
+        ),
+        keras.callbacks.CSVLogger(own / "log.csv"),
+    ]
+    model.fit(X, Y, callbacks=callbacks, **{**options, "verbose": 2})
+    with place.scope():
+        back = keras.models.load_model(path)
+        cloned = keras.models.clone_model(model)
+        remade = type(model).from_config(model.get_config())
+    found = held(back, "loaded")
+    history = back.fit(X, Y, **options)
+    found.update({**told(history), **held(back)})
+    for name, other in {"cloned": cloned, "remade": remade}.items():
+        other.compile("sgd", "mse")
+        other.set_weights(model.get_weights())
+        found.update(told(other.fit(X, Y, **options), name))
+    return found
+
+
+def noisy(place: Place) -> Found:
     """Statistics over the batch, and random numbers."""
-    with scope():
+    with place.scope():
         model = dense(keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dropout(0.3))
         model.compile("adam", "binary_crossentropy")
     history = model.fit(X, Y, batch_size=10, epochs=2, shuffle=False, verbose=0, validation_data=(X, Y))
     return {**told(history), **held(model), "predict": model.predict(X, verbose=0)}
 
 
-def scaled(scope: Scope) -> Found:
+def scaled(place: Place) -> Found:
     """Half precision, with the loss scaled."""
     policy = keras.mixed_precision.dtype_policy()
     keras.mixed_precision.set_dtype_policy("mixed_float16")
     try:
-        with scope():
+        with place.scope():
             model = dense()
             model.compile(
                 keras.optimizers.LossScaleOptimizer(
@@ -256,20 +361,125 @@ def scaled(scope: Scope) -> Found:
     return {**told(history), **held(model)}
 
 
+class Broken(Blocks):
+    """Blocks of which one cannot be had."""
+
+    def __init__(self, at: int, error: BaseException | None, *arrays: Any) -> None:
+        super().__init__(*arrays)
+        self._at = at
+        self._error = error
+
+    def __getitem__(self, index: int) -> Any:
+        if index < self._at:
+            return super().__getitem__(index)
+        if self._error is None:
+            return tuple(np.ones((4, 9), np.float32) for _ in self._arrays)  # of another width
+        raise self._error
+
+
+def failing(place: Place) -> Found:
+    """Trainings that fail half way; what has been learned till then is kept, and the next goes on from there."""
+    model, found = _to_fail(place)
+    stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: _fail_after(1, batch))
+    attempts: dict[str, Callable[[], Any]] = {
+        "data": lambda: model.fit(Broken(2, RuntimeError("a broken file"), X, Y), **_PLAINLY),
+        "callback": lambda: model.fit(Blocks(X, Y), callbacks=[stop], **_PLAINLY),
+        "interrupt": lambda: model.fit(Broken(1, KeyboardInterrupt(), X, Y), **_PLAINLY),
+        "shape": lambda: model.fit(Broken(2, None, X, Y), **_PLAINLY),
+        "evaluate": lambda: model.evaluate(Broken(2, RuntimeError("a broken file"), X, Y), verbose=0),
+        "predict": lambda: model.predict(Broken(0, KeyboardInterrupt(), X), verbose=0),
+    }
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except (Exception, KeyboardInterrupt):
+            found.update(held(model, name))
+    return {**found, **told(model.fit(X, Y, batch_size=10, **_PLAINLY)), **held(model)}
+
+
+def intact(place: Place) -> Found:
+    """What the trainings that fail come to, without failing."""
+    model, found = _to_fail(place)
+    for name, blocks in {
+        "data": 2,
+        "callback": 2,
+        "interrupt": 1,
+        "shape": 2,
+        "evaluate": 0,
+        "predict": 0,
+    }.items():
+        if blocks:
+            model.fit(Blocks(X, Y, sizes=(8, 5, 7, 1)[:blocks]), **_PLAINLY)
+        found.update(held(model, name))
+    return {**found, **told(model.fit(X, Y, batch_size=10, **_PLAINLY)), **held(model)}
+
+
+_PLAINLY: dict[str, Any] = {"shuffle": False, "verbose": 0}
+
+
+def _to_fail(place: Place) -> tuple[Any, Found]:
+    with place.scope():
+        model = dense()
+        model.compile(keras.optimizers.SGD(0.3, momentum=0.5), "mse")
+    return model, {}
+
+
+def _fail_after(last: int, batch: int) -> None:
+    if batch == last:
+        raise RuntimeError("a mistake of the user's")
+
+
+def meddled(place: Place) -> Found:
+    """Workers that are not the chief set variables, which is not theirs to do."""
+
+    def meddle(epoch: int, logs: Any) -> None:
+        if place.worker > 0 and epoch == 0:
+            model.optimizer.learning_rate = 100.0
+            model.set_weights([0 * weight for weight in model.get_weights()])
+
+    with place.scope():
+        model = dense()
+        model.name = "meddled"
+        model.compile(keras.optimizers.SGD(0.3), "mse")
+    callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=meddle)]
+    history = model.fit(X, Y, batch_size=10, epochs=3, callbacks=callbacks, **_PLAINLY)
+    return {**told(history), **held(model)}
+
+
 ALIKE: dict[str, Case] = {
     "everyday": everyday,
     "outputs": outputs,
     "own_step": own_step,
     "averaged": averaged,
     "called_back": called_back,
+    "untrained": untrained,
+    "few": few,
+    "backed_up": backed_up,
+    "loaded": loaded,
+    "failing": failing,
 }
 """What comes to the same under every strategy whose workers are in step."""
 LOOSE: dict[str, Case] = {"noisy": noisy, "scaled": scaled}
 """What does so in one process only, or roughly."""
-CASES = {**ALIKE, **LOOSE}
+CASES = {**ALIKE, **LOOSE, "intact": intact, "meddled": meddled}
 
 
-def run(case: Case, scope: Scope, seed: int = 1) -> Found:
+def run(name: str, place: Place, seed: int = 1) -> Found:
     """Run a case from a seed; its results as arrays."""
     keras.utils.set_random_seed(seed)
-    return {name: np.asarray(value) for name, value in case(scope).items()}
+    return {what: np.asarray(value) for what, value in CASES[name](place).items()}
+
+
+def run_plainly(name: str, directory: Path) -> Found:
+    """What a case comes to without a strategy."""
+    return run("intact" if name == "failing" else name, Place(directory))
+
+
+def compare(found: Found, expected: Found, tolerance: float = 1e-6) -> None:
+    """Raise unless all results are there and the same, but for noise."""
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        if value.dtype.kind == "U":
+            assert found[name] == value, name
+        else:
+            np.testing.assert_allclose(found[name], value, rtol=10 * tolerance, atol=tolerance, err_msg=name)
