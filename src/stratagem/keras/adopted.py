@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.errors import StratagemError
 from stratagem.keras.arguments import named_arguments
 from stratagem.keras.companions import accompanied
 from stratagem.keras.evaluation import Evaluation
@@ -68,12 +69,24 @@ class AdoptedModel:
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Train on one global batch, or under asynchronous rules on one of this worker's own."""
+        model = self.model
+        bound = named_arguments("train_on_batch", model, args, kwargs)
+        wants_dict = bound.pop("return_dict", False)
         before = self._deal
         self._deal = _whole if self.strategy.feed.takes_turns else self.strategy.feed.deal()
+        self._adds_up, self._measured_from = self._is_summed_later, None
         try:
-            return self._safely(partial(type(self.model).train_on_batch, self.model, *args, **kwargs))
+            logs = self._safely(partial(type(model).train_on_batch, model, return_dict=True, **bound))
+            if self._adds_up:
+                logs = {name: float(value) for name, value in self.get_metrics_result_or_logs(logs).items()}
         finally:
-            self._deal = before
+            self._deal, self._adds_up = before, False
+        return logs if wants_dict else model._flatten_metrics_in_order(logs)
+
+    @property
+    def _is_summed_later(self) -> bool:
+        """Whether workers in step have to bring their metrics together: not where each step does that."""
+        return self.strategy.engine.is_elsewhere and not self.strategy.feed.takes_turns
 
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate one batch, whole on every worker."""
@@ -180,8 +193,9 @@ class AdoptedModel:
         """Before an epoch: its batches are dealt out anew, and its metrics counted."""
         feed = self.strategy.feed
         self._deal, self._measured_from = feed.deal(), None
-        # Workers in step each know the metrics of all, but where servers train.
-        self._adds_up = self.strategy.engine.is_elsewhere and not feed.takes_turns
+        self._adds_up = self._is_summed_later
+        if self._residence is not None:
+            self._residence.begin_epoch()
 
     def end_epoch(self) -> None:
         """After an epoch."""
@@ -209,16 +223,16 @@ class AdoptedModel:
                     outputs.append(told)
             except StopIteration:
                 raise
-            except BaseException:
-                self._keep(values)
+            except BaseException as error:
+                self._keep(values, error)
                 raise
             return join(outputs), values
 
         return function
 
-    def _keep(self, values: Values) -> None:
+    def _keep(self, values: Values, error: BaseException) -> None:
         """Have Keras find these values, or those that a step has made of them, whatever happens to be raised now."""
-        self._is_failing = True
+        self._is_failing = isinstance(error, StratagemError)
         if _are_gone(values):
             newest = None if self._residence is None else self._residence.newest
             if newest is None or _are_gone(newest):
@@ -234,8 +248,8 @@ class AdoptedModel:
         """Keras takes the values out of the variables while it computes: bring them back if it fails."""
         try:
             return call()
-        except BaseException:
-            self._is_failing = True
+        except BaseException as error:
+            self._is_failing = isinstance(error, StratagemError)
             self.jax_state_sync()
             self.model._jax_state = None
             raise

@@ -16,7 +16,7 @@ class Trained(Protocol):
         ...
 
     def begin_epoch(self) -> None:
-        """Before each epoch."""
+        """Before each epoch, when the user's callbacks have been called."""
         ...
 
     def end_epoch(self) -> None:
@@ -34,9 +34,6 @@ class _First(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         self._trained.begin_training()
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._trained.begin_epoch()
-
 
 class _Last(keras.callbacks.Callback):
     """Comes after the user's callbacks."""
@@ -44,6 +41,9 @@ class _Last(keras.callbacks.Callback):
     def __init__(self, trained: Trained) -> None:
         super().__init__()
         self._trained = trained
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._trained.begin_epoch()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._trained.end_epoch()

@@ -31,6 +31,10 @@ class Residence(Protocol):
         """Before training: all workers begin with the chief's values, and draw the same random orders."""
         ...
 
+    def begin_epoch(self) -> None:
+        """Before an epoch, when callbacks have changed what they wanted to change."""
+        ...
+
     def advance(self, values: Values, batch: Any) -> tuple[Metrics, Values]:
         """One step: from the values that Keras passes in to those that it is given."""
         ...
@@ -93,6 +97,9 @@ class ResidenceHere:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
         seed_orders(int(seed))
+
+    def begin_epoch(self) -> None:
+        """See `Residence`: every worker has changed the same."""
 
     def advance(self, values: Values, batch: Any) -> tuple[Metrics, Values]:
         """See `Residence`."""

@@ -78,6 +78,16 @@ class ResidenceOnServers:
             variable.assign(value)
         self._given = self._from_variables()
 
+    def begin_epoch(self) -> None:
+        """See `Residence`: the chief's changes are on the servers before anybody in step with it goes on."""
+        strategy = self._strategy
+        is_edited = self._take_edits(self._from_variables())
+        if not strategy.feed.takes_turns:
+            is_edited = any(bool(each) for each in strategy.workers.gather(np.asarray(is_edited)))
+        if is_edited:
+            self._state = self._served.renew(self._trained)
+        self._given = self._from_variables()
+
     def end_epoch(self) -> None:
         """See `Residence`: the chief's word reaches the others with their next step."""
         strategy, model = self._strategy, self._model

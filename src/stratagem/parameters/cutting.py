@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from stratagem.errors import DeadlineExceeded
 from stratagem.keep import Cuts, ShardRecord, write_shard
@@ -20,6 +20,14 @@ def shard_name(server: int) -> str:
     return f"ps-{server}"
 
 
+class _Order(NamedTuple):
+    """Values to write, and who is to be told."""
+
+    step: int
+    values: Sequence[Array]
+    future: "Future[ShardRecord]"
+
+
 class CutWriter:
     """Writes the shards of one server, one after the other.
 
@@ -33,19 +41,18 @@ class CutWriter:
         self._cuts = cuts
         self._futures: dict[int, Future[ShardRecord]] = {}
         self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[tuple[int, Sequence[Array]] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="stratagem-cuts", daemon=True)
         self._thread.start()
 
     def write(self, step: int, values: Sequence[Array]) -> None:
         """Take over copies of all values, and write them soon."""
         with self._lock:
-            if (
-                step in self._futures and self._futures[step].done()
-            ):  # written before, of no use, and now once more
-                del self._futures[step]
-        self._future(step)
-        self._waiting.put((step, values))
+            if step in self._futures and (self._futures[step].running() or self._futures[step].done()):
+                del self._futures[step]  # it was ordered before, and is now once more
+        future = self._future(step)
+        future.set_running_or_notify_cancel()
+        self._waiting.put(_Order(step, values, future))
 
     def written(self, step: int, seconds: float) -> ShardRecord:
         """The record of a shard, once it is written.
@@ -75,14 +82,12 @@ class CutWriter:
             return self._futures.setdefault(step, Future())
 
     def _write_all(self) -> None:
-        while (item := self._waiting.get()) is not None:
-            step, values = item
-            future = self._future(step)
+        while (order := self._waiting.get()) is not None:
             try:
-                future.set_result(self._write(step, values))
+                order.future.set_result(self._write(order.step, order.values))
             except BaseException as error:  # noqa: BLE001  told to whoever waits for it
-                future.set_exception(error)
-            del item, values
+                order.future.set_exception(error)
+            del order
 
     def _write(self, step: int, values: Sequence[Array]) -> ShardRecord:
         arrays: Mapping[str, Any] = {

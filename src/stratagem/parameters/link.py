@@ -53,6 +53,7 @@ class Outcome:
         metrics: The means over all pushes of the update, if it was of several.
         staleness: How many updates came between the parameters that it was computed on and its own; `None` if it
             was not applied.
+        update: The global step that the push made; that of the parameters if it made none.
     """
 
     kind: str
@@ -60,6 +61,10 @@ class Outcome:
     leaves: Pieces | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     staleness: int | None = None
+    update: int = 0
+
+    def __post_init__(self) -> None:
+        self.update = self.update or self.step
 
 
 class Link:
@@ -312,6 +317,7 @@ class Link:
             leaves if any(leaves) else None,
             first.fields.get("metrics", {}),
             first.fields.get("staleness"),
+            first.fields.get("update", 0),
         )
 
     def _take(self, server: int) -> list[Array]:

@@ -224,6 +224,7 @@ class ParameterService:
             told["metrics"] = leader.means(decision)
         if decision.kind == COUNTED:
             return Reply(told)
+        told["update"] = decision.step
         told["step"], views, release = store.read(decision.step)
         return Reply(told, views, after=release)
 

@@ -89,9 +89,9 @@ class ParameterServerEngine:
                 rows, gradients, [_host(common) for common in commons], told, int(state.step)
             )
             metrics = dict(outcome.metrics) if averages and outcome.metrics else own
-            log.count(rows, outcome.step, metrics)
+            log.count(rows, outcome.update, metrics)
             kept = replace(state, flat_state=list(others))
-            told = {**metrics, "global_step": outcome.step, "dropped": model.link.dropped}
+            told = {**metrics, "global_step": outcome.update, "dropped": model.link.dropped}
             if outcome.staleness is not None:
                 told["staleness"] = outcome.staleness
             return model.renewed(kept, outcome), told
@@ -148,6 +148,7 @@ class _Served:
         self.plan = plan
         self.link = link
         self.is_chief = is_chief
+        self.in_step = isinstance(plan.options.rule, Sync)
         self.form: TrainState = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
         self._closing: list[Callable[[], object]] = []
         self.nothing: list[list[Any]] = [[] for _ in plan.parts]

@@ -57,7 +57,7 @@ class Checkpointer:
         self._thread: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
         self._forget_exit: Callable[[], None] = _nothing
-        self._is_chief = True
+        self._may_stop = True
         self.data: Any = None
 
     # What there is.
@@ -85,8 +85,8 @@ class Checkpointer:
                 another training or model in it, for example.
         """
         self.wait()
-        self._is_chief = is_chief(state)
-        if not self._is_chief:
+        self._may_stop = may_stop(state)
+        if not is_chief(state):
             return
         if state.recipe.served is None:
             step = int(state.step)
@@ -180,7 +180,7 @@ class Checkpointer:
             >>> state = checkpoints.restore(like=state) or state
         """
         self.wait()
-        self._is_chief = is_chief(like)
+        self._may_stop = may_stop(like)
         found = restored(like, partial(self._read, form_of(like), step), step is not None)
         if found is None:
             return None
@@ -237,7 +237,7 @@ class Checkpointer:
             ...             checkpoints.save(state)
             ...             break
         """
-        return preemption(lambda: self._is_chief, self.close)
+        return preemption(lambda: self._may_stop, self.close)
 
     def close(self) -> None:
         """Finish what is being written. Also done when the process ends.
@@ -269,6 +269,12 @@ def is_chief(state: TrainState) -> bool:
     if recipe.served is not None:
         return recipe.served.is_chief
     return recipe.workers is None or recipe.workers.is_chief
+
+
+def may_stop(state: TrainState) -> bool:
+    """Whether a process may stop training by itself: nobody who has to save waits for its next step then."""
+    served = state.recipe.served
+    return is_chief(state) or (served is not None and not served.in_step)
 
 
 def _nothing() -> None:

@@ -66,10 +66,12 @@ class Elsewhere(Protocol):
     Attributes:
         is_chief: Whether this process is the one that may set values, and writes what only one should write.
         form: All of it, with shapes and dtypes in place of arrays.
+        in_step: Whether updates wait for every worker.
         has_pushed: Whether this process has taken part in its training.
     """
 
     is_chief: bool
+    in_step: bool
     form: "TrainState"
 
     @property

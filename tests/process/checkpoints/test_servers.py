@@ -170,3 +170,31 @@ def test_servers_that_cannot_reach_the_directory_send_what_they_hold(
     assert cut is not None and cut.step == 3
     assert [record.shard for record in cut.manifest.shards] == ["chief"]
     assert _numbers(cut) == {3.0}
+
+
+def test_a_server_that_holds_nothing_does_its_part(
+    new_job: JobMaker, script: ScriptWriter, tmp_path: Path
+) -> None:
+    path = script("""
+        strategy = sg.ParameterServerStrategy(snapshot_dir=sys.argv[1], snapshot_secs=600)
+        state = strategy.init(initial(1), optimizer())
+        step = strategy.train_step(loss_fn)
+        checkpoints = sg.Checkpointer(sys.argv[2])
+        for _ in range(2):
+            state, _ = step(state, BATCH)
+            checkpoints.save(state)
+        state = checkpoints.restore(like=state, step=1)
+        state, _ = step(state, BATCH)
+        tell(fetched=told(strategy.fetch(state)))
+    """)
+    job = new_job(2, 1)
+    servers = [job.serve(index) for index in range(2)]
+    worker = job.start("worker", 0, path, tmp_path / "cuts", tmp_path / "checkpoints")
+    worker.ends_well()
+    assert worker.results()[0]["fetched"] == {"step": 2, "counts": [2.0], "values": [2.0]}
+    for server in servers:
+        assert "Traceback" not in server.ends_well()
+    cuts = Cuts(tmp_path / "checkpoints")
+    assert cuts.steps() == [1, 2]
+    assert sorted(record.shard for record in cuts.open(2).manifest.shards) == ["chief", "ps-0", "ps-1"]
+    assert Cuts(tmp_path / "cuts" / "model-0").steps() == [0, 1]
