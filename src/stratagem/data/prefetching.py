@@ -1,5 +1,6 @@
 """A stream read ahead by a thread of its own, which ends with its reader."""
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ class Prefetched:
 
     def __init__(self, stream: Iterable[Any], ahead: int) -> None:
         self._changed = threading.Condition()
+        self._is_ending = sys.is_finalizing  # when that is true, this module may be gone
         self._waiting: deque[Any] = deque()
         self._ahead = ahead
         self._is_closed = self._is_over = False
@@ -44,7 +46,8 @@ class Prefetched:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._thread.join(_PATIENCE)
+        if not self._is_ending():  # then threads are frozen, and end with the interpreter
+            self._thread.join(_PATIENCE)
 
     def _read(self, stream: Iterator[Any]) -> None:
         try:

@@ -150,7 +150,11 @@ class Policy:
     def _exited(self, task: TaskName, code: int, now: float) -> list[Instruction]:
         self._running.discard(task)
         was_told = self._kill_at.pop(task, None) is not None
-        if self._exit_code is not None or task in self._start_at:
+        if self._exit_code is not None:
+            preempts = self._exit_code == EXIT_TERMINATED and task not in self.servers
+            left = self._running if preempts and self._running <= self.servers else ()
+            return self._stop(left, signal.SIGTERM, now + self.grace)
+        if task in self._start_at:
             return []
         if code == 0 or was_told:
             self._done.add(task)
@@ -179,7 +183,13 @@ class Policy:
             case signal.SIGHUP:
                 return self._stop_for_good(EXIT_HUNG_UP, now)
             case _:
-                return self._stop_for_good(EXIT_TERMINATED, now, seconds=self.grace)
+                return self._preempt(now)
+
+    def _preempt(self, now: float) -> list[Instruction]:
+        """Ask all but the servers to end; those follow, since what the others save may be with them."""
+        others = self._running - self.servers
+        told = self._stop_for_good(EXIT_TERMINATED, now, seconds=self.grace)
+        return [send for send in told if not isinstance(send, Send) or send.task in others or not others]
 
     def _only_servers_left(self) -> bool:
         return self._done.issuperset(task for task in self.tasks if task not in self.servers)

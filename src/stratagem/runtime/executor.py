@@ -13,15 +13,17 @@ import numpy as np
 
 from stratagem.devices import find_device, list_devices
 from stratagem.errors import ProtocolError, VariableNotFound
-from stratagem.runtime.function import ASSIGN, TENSOR, VARIABLE
+from stratagem.runtime.function import ADD, ASSIGN, RETURN, TENSOR, VARIABLE
 from stratagem.runtime.memory import physical_memory
 from stratagem.runtime.peers import Peers
+from stratagem.runtime.per_task import Supplier
 from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.variables import VariableStore
 from stratagem.runtime.wire import Fields, Handler, Reply, Request
 from stratagem.runtime.wire.peer import DEFAULT_TIMEOUT
 
 _MOST_FETCHES = 64
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -34,6 +36,7 @@ class Executor:
 
     Attributes:
         programs: The programs that clients have shipped.
+        suppliers: Who gives programs the inputs that are neither the client's nor variables, by their kind.
     """
 
     def __init__(self, task: str, peers: Peers) -> None:
@@ -41,6 +44,7 @@ class Executor:
         self._peers = peers
         self._store = VariableStore(physical_memory())
         self.programs = ProgramCache()
+        self.suppliers: dict[str, Supplier] = {}
         self._local_device = cache(find_device)  # the devices of a process do not change
         self._threads = ThreadPoolExecutor(_MOST_FETCHES, thread_name_prefix="stratagem-fetch")
 
@@ -138,8 +142,11 @@ class Executor:
         program = self.programs.find(fields["program"], donate, device)
         if program is None:
             return Reply({"missing": True})
+        supplied = self._supplied(inputs)
+        if supplied is None:
+            return Reply({"unsuitable": True})
         seconds = DEFAULT_TIMEOUT if request.timeout is None else request.timeout
-        values = self._fetch(inputs, seconds)
+        values = {**supplied, **self._fetch(inputs, seconds)}
         written = {name for target in outputs if (name := self._name_here(target)) is not None}
         for index, source in enumerate(inputs):
             if source[0] == TENSOR:
@@ -158,11 +165,28 @@ class Executor:
                 if (name := self._name_here(target)) is not None:
                     self._store[name].take(result)
             # Taken under the lock: a later update may give away the memory of what is on its way out.
-            returned = [np.asarray(result) for target, result in pairs if target[0] != ASSIGN]
+            returned = [np.asarray(result) for target, result in pairs if target[0] == RETURN]
         self._deliver(
-            [pair for pair in pairs if pair[0][0] == ASSIGN and self._name_here(pair[0]) is None], seconds
+            [pair for pair in pairs if pair[0][0] in (ASSIGN, ADD) and self._name_here(pair[0]) is None],
+            seconds,
         )
         return Reply(tensors=returned)
+
+    def _supplied(self, inputs: list[list[Any]]) -> dict[int, Any] | None:
+        """The inputs that this task has of its own; `None` if it has others than the client believes."""
+        wanted = defaultdict(list)
+        for index, source in enumerate(inputs):
+            if source[0] not in (TENSOR, VARIABLE):
+                wanted[source[0]].append(index)
+        found = {}
+        for kind, places in wanted.items():
+            if kind not in self.suppliers:
+                raise ProtocolError(f"{self._task} gives programs no input of the kind {kind!r:.80}")
+            values = self.suppliers[kind]([inputs[index] for index in places])
+            if values is None:
+                return None
+            found.update(zip(places, values, strict=True))
+        return found
 
     def _name_here(self, reference: list[Any]) -> str | None:
         """The variable's name, if the reference is to a variable of this task."""
@@ -194,19 +218,24 @@ class Executor:
         }
 
     def _deliver(self, values: list[tuple[list[Any], jax.Array]], seconds: float) -> None:
-        """Assign results to variables of other tasks, with one call to each of them."""
+        """Assign results to variables of other tasks, or add them, with one call of each kind to each task."""
         elsewhere = defaultdict(list)
-        for target, value in values:
-            elsewhere[target[1]].append((target[2], value))
+        for (what, task, name), value in values:
+            elsewhere[task, what].append((name, value))
 
-        def deliver(task: str) -> None:
-            names, arrays = zip(*elsewhere[task], strict=True)
+        def deliver(destination: tuple[str, str]) -> None:
+            task, what = destination
+            names, arrays = zip(*elsewhere[destination], strict=True)
             tensors = [np.asarray(array) for array in arrays]
-            self._peers[task].call("variable.assign", {"names": list(names)}, tensors, timeout=seconds)
+            if task == self._task:
+                for name, tensor in zip(names, tensors, strict=True):
+                    self._store.add(name, tensor)
+            else:
+                self._peers[task].call(f"variable.{what}", {"names": list(names)}, tensors, timeout=seconds)
 
         self._at_once(deliver, elsewhere)
 
-    def _at_once(self, call: Callable[[str], T], tasks: Collection[str]) -> list[T]:
+    def _at_once(self, call: Callable[[K], T], tasks: Collection[K]) -> list[T]:
         """Call several tasks at the same time; one alone from this thread, so that it waits for no other."""
         return [call(task) for task in tasks] if len(tasks) == 1 else list(self._threads.map(call, tasks))
 

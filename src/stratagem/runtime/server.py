@@ -21,6 +21,7 @@ from stratagem.errors import ClusterError, StratagemError
 from stratagem.runtime.executor import Executor
 from stratagem.runtime.logs import show_logs
 from stratagem.runtime.peers import Peers, task_name
+from stratagem.runtime.per_task import Supplier
 from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.roster import Roster
 from stratagem.runtime.services import installed_services
@@ -48,6 +49,7 @@ class Server:
         insecure: Listen on an address that others can reach although there is no secret.
         announce_devices: Start JAX now and tell callers its platform. Who has to set JAX up by means of the
             server says `False` and calls `announce_devices` afterwards.
+        services: What this server offers beside what is installed: each is called with it before it answers anybody.
 
     Attributes:
         target: What to give to a `Session`: `sg://host:port`.
@@ -70,6 +72,7 @@ class Server:
         insecure: bool = False,
         *,
         announce_devices: bool = True,
+        services: Sequence[Callable[["Server"], object]] = (),
     ) -> None:
         show_logs()
         spec = ClusterSpec(cluster)
@@ -100,7 +103,7 @@ class Server:
         self.target = f"sg://{Address(address.host, self._listener.address.port)}"
         if announce_devices:
             self.announce_devices()
-        for service in installed_services():
+        for service in (*installed_services(), *services):
             service(self)
         self._listener.start()
         self._heartbeat = threading.Thread(target=self._beat, name="stratagem-heartbeat", daemon=True)
@@ -119,6 +122,10 @@ class Server:
     def register(self, name: str, handler: Handler) -> None:
         """Answer calls of that name with a function: how upper layers add their own."""
         self._listener.register(name, handler)
+
+    def supply(self, kind: str, supplier: Supplier) -> None:
+        """Give programs that run here inputs of that kind by a function: how upper layers add their own."""
+        self._executor.suppliers[kind] = supplier
 
     @property
     def programs(self) -> ProgramCache:

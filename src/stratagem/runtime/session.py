@@ -17,6 +17,7 @@ from stratagem.runtime.function import RemoteFunction
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.place import Place
 from stratagem.runtime.remote_variable import RemoteVariable
+from stratagem.runtime.shipments import Shipments
 from stratagem.runtime.values import to_array
 from stratagem.runtime.wire import TLS, Credentials, Fields, Peer
 from stratagem.runtime.wire.peer import DEFAULT_TIMEOUT
@@ -74,6 +75,11 @@ class Session:
             self.cluster = ClusterSpec({job: dict(tasks) for job, tasks in peer.info["cluster"].items()})
         self._peers = Peers(self.cluster, credentials, self.name)
         self._own_address = _own_address()
+
+    @property
+    def peers(self) -> Peers:
+        """All tasks of the cluster, for upper layers that make calls of their own."""
+        return self._peers
 
     # Where.
 
@@ -144,20 +150,19 @@ class Session:
         fn: Callable[..., Any],
         device: str | DeviceSpec | None = None,
         assign_to: RemoteVariable | Sequence[RemoteVariable] = (),
+        add_to: RemoteVariable | Sequence[RemoteVariable] = (),
     ) -> RemoteFunction:
         """A function that runs on the task that `device` names, compiled once for each shape of arguments.
 
         Arguments that are RemoteVariables are fetched by that task itself; the first results go from it to the
-        variables in `assign_to`; only the others come back here.
+        variables in `assign_to`, those after them are added to the variables in `add_to`, where these are: no
+        addition is lost, however many come at the same time. Only the other results come back here.
         """
-        targets = [assign_to] if isinstance(assign_to, RemoteVariable) else list(assign_to or ())
-        if not all(isinstance(target, RemoteVariable) for target in targets) or len(set(targets)) < len(
-            targets
-        ):
-            raise VariableMismatch(
-                f"assign_to takes variables of this session, each once, such as [w, b]; not {assign_to!r}"
-            )
-        return RemoteFunction(fn, self._place(device), targets, self._peers, self.timeout)
+        assigned, added = _variables("assign_to", assign_to), _variables("add_to", add_to)
+        if both := set(assigned) & set(added):
+            names = ", ".join(sorted(variable.name for variable in both))
+            raise VariableMismatch(f"assign_to and add_to both name {names}: give a variable to one of them")
+        return RemoteFunction(Shipments(fn, assigned, added), self._place(device), self._peers, self.timeout)
 
     def run(self, fn: Callable[..., Any], *args: Any, device: str | DeviceSpec | None = None) -> Any:
         """Run a function once, where `device` (or the enclosing `sg.device`) says; the result as NumPy arrays."""
@@ -195,6 +200,15 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _variables(argument: str, given: RemoteVariable | Sequence[RemoteVariable]) -> list[RemoteVariable]:
+    found = [given] if isinstance(given, RemoteVariable) else list(given or ())
+    if not all(isinstance(each, RemoteVariable) for each in found) or len(set(found)) < len(found):
+        raise VariableMismatch(
+            f"{argument} takes variables of this session, each once, such as [w, b]; not {given!r}"
+        )
+    return found
 
 
 def _own_address() -> str | None:

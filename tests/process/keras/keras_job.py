@@ -1,11 +1,13 @@
-"""Keras models under a strategy; run as a script, in as many processes as the strategy wants.
+"""Keras models under strategies; run as a script, in as many processes as these want.
 
-python keras_job.py 'sg.MirroredStrategy()' DIRECTORY CASE..., where each worker leaves DIRECTORY/INDEX.npz
+python keras_job.py DIRECTORY 'sg.MirroredStrategy()' CASE,CASE... leaves each worker's results in
+DIRECTORY/0/WORKER.npz; further strategies of this one process may follow, each with its cases. `None` is plain Keras.
 """
 
 import os
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +19,33 @@ if count := os.environ.get("KERAS_DEVICES"):
 
 import numpy as np
 
-from unit.keras.cases import Place, run
+from unit.keras.cases import CASES, Place, run
 
 
-def main(expression: str, directory: str, *names: str) -> None:
-    strategy = eval(expression)  # noqa: S307
-    index = strategy.workers.index
+def results(strategy: Any, directory: Path, names: list[str]) -> None:
+    worker = strategy.workers.index if strategy else 0
     found: dict[str, Any] = {}
     for name in names:
-        place = Path(directory) / name
-        place.mkdir(exist_ok=True)
+        own = directory / name
+        own.mkdir(parents=True, exist_ok=True)
+        place = Place(own, strategy.scope if strategy else nullcontext, worker)
+        case = CASES["intact" if name == "failing" and strategy is None else name]
         try:
             # Each worker begins with other values: the chief's count.
-            results = run(name, Place(place, strategy.scope, index), seed=1 + index)
-        except Exception:
+            told = run(case, place, seed=1 + worker)
+        except Exception:  # noqa: BLE001
             # Workers fail alike; what else there is to see is not to be lost.
-            results = {"failed": np.asarray(traceback.format_exc())}
-        found.update({f"{name}/{what}": value for what, value in results.items()})
-    np.savez(Path(directory) / f"{index}.npz", allow_pickle=False, **found)
-    strategy.close()
+            told = {"failed": np.asarray(traceback.format_exc())}
+        found.update({f"{name}/{what}": value for what, value in told.items()})
+    np.savez(directory / f"{worker}.npz", allow_pickle=False, **found)
+
+
+def main(directory: str, *contenders: str) -> None:
+    for number, (expression, names) in enumerate(zip(contenders[::2], contenders[1::2], strict=True)):
+        strategy = eval(expression)  # noqa: S307
+        results(strategy, Path(directory) / str(number), names.split(","))
+        if strategy:
+            strategy.close()
 
 
 if __name__ == "__main__":

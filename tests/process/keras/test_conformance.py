@@ -7,24 +7,46 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from unit.keras.cases import ALIKE, LOOSE, Found, compare, run_plainly
-
 JOB = Path(__file__).with_name("keras_job.py")
+ALIKE = [
+    "everyday",
+    "outputs",
+    "own_step",
+    "averaged",
+    "called_back",
+    "untrained",
+    "few",
+    "backed_up",
+    "loaded",
+    "failing",
+    "meddled",
+]
+"""What comes to the same under every strategy whose workers are in step."""
+ALL = (*ALIKE, "noisy", "scaled")
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A strategy, what it is started with, and what of it is asked."""
+    """A strategy, and what of it is asked."""
 
     expression: str
+    cases: tuple[str, ...] = ALL
+    is_served: bool = False
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is started for some strategies."""
+
+    contenders: dict[str, Contender]
     devices: int = 1
     workers: int = 1
     ps: int = 0
-    cases: tuple[str, ...] = (*ALIKE, *LOOSE)
 
     @property
     def command(self) -> list[str]:
@@ -34,34 +56,57 @@ class Contender:
         return [sys.executable, "-m", "stratagem", "run", *numbers, str(JOB)]
 
 
-CONTENDERS = {
-    "Mirrored": Contender("sg.MirroredStrategy()", devices=2),
-    "CentralStorage": Contender(
-        "sg.CentralStorageStrategy()",
+STARTS = [
+    Start(
+        {
+            "plain": Contender("None"),
+            "OneDevice": Contender("sg.OneDeviceStrategy()", ("everyday", "own_step", "failing", "noisy")),
+            "Mirrored": Contender("sg.MirroredStrategy()"),
+            "CentralStorage": Contender(
+                "sg.CentralStorageStrategy()", ("everyday", "averaged", "noisy", "scaled")
+            ),
+            "TPU": Contender("__import__('strategies_on_cpu').tpu_strategy()", ("outputs", "called_back")),
+        },
         devices=2,
-        cases=("everyday", "own_step", "averaged", "noisy", "scaled"),
     ),
-    "TPU": Contender(
-        "__import__('strategies_on_cpu').tpu_strategy()", devices=2, cases=("outputs", "called_back")
+    Start(
+        {"MultiWorkerMirrored": Contender("sg.MultiWorkerMirroredStrategy(communication='shm')")}, workers=2
     ),
-    "MultiWorkerMirrored": Contender("sg.MultiWorkerMirroredStrategy(communication='shm')", workers=2),
-    "MultiWorkerMirrored, 3 workers of 2 devices": Contender(
-        "sg.MultiWorkerMirroredStrategy()", devices=2, workers=3, cases=("outputs", "few", "untrained")
+    Start(
+        {
+            "MultiWorkerMirrored, 3 workers of 2 devices": Contender(
+                "sg.MultiWorkerMirroredStrategy()", ("outputs", "few", "untrained")
+            )
+        },
+        devices=2,
+        workers=3,
     ),
-    "ParameterServer, in step": Contender(
-        "sg.ParameterServerStrategy(update=sg.Sync())", workers=2, ps=2, cases=(*ALIKE, *LOOSE, "meddled")
+    Start(
+        {
+            "ParameterServer, in step": Contender(
+                "sg.ParameterServerStrategy(update=sg.Sync())", is_served=True
+            )
+        },
+        workers=2,
+        ps=2,
     ),
-    "ParameterServer, one worker": Contender(
-        "sg.ParameterServerStrategy()",
+    Start(
+        {
+            "ParameterServer, one worker": Contender(
+                "sg.ParameterServerStrategy()", ("everyday", "backed_up", "failing"), is_served=True
+            )
+        },
         ps=1,
-        cases=("everyday", "averaged", "called_back", "backed_up", "failing"),
     ),
-}
+]
+WHERE = {name: (start, place) for start in STARTS for place, name in enumerate(start.contenders)}
+
+Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a strategy has come to: each worker's results, and what they have said."""
+    """What a strategy has come to: each worker's results, what they have said and written."""
 
     contender: Contender
     found: list[Found]
@@ -72,83 +117,104 @@ class Job:
         """Each worker's results of a case."""
         if case not in self.contender.cases:
             pytest.skip("asked of other strategies")
-        of_case = [
+        chosen = [
             {name.partition("/")[2]: value for name, value in each.items() if name.startswith(f"{case}/")}
             for each in self.found
         ]
-        for each in of_case:
+        for each in chosen:
             assert "failed" not in each, each["failed"]
-        return of_case
+        return chosen
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Where compiled programs are kept: compiling is most of what these jobs cost, and all compile much the same."""
-    return {
+def job_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
+    """Starts what a strategy needs, once; what has become of it."""
+    environ = {
+        "PYTHONPATH": str(JOB.parents[2]),
+        # Compiling is most of what these jobs cost, and all compile much the same.
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "XLA_FLAGS": "--xla_backend_optimization_level=0",
     }
 
+    @cache
+    def done(place: int) -> tuple[str, Path]:
+        start = STARTS[place]
+        directory = tmp_path_factory.mktemp("keras")
+        asked = [
+            each
+            for contender in start.contenders.values()
+            for each in (contender.expression, ",".join(contender.cases))
+        ]
+        ended = subprocess.run(
+            [*start.command, str(directory), *asked],
+            env={**os.environ, **environ, "KERAS_DEVICES": str(start.devices)},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert ended.returncode == 0, ended.stderr[-6000:]
+        return ended.stdout + ended.stderr, directory
 
-@pytest.fixture(scope="module", params=CONTENDERS, ids=str)
-def job(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, compiled: dict[str, str]
-) -> Job:
-    """A strategy, and what has become of it."""
-    contender = CONTENDERS[request.param]
-    directory = tmp_path_factory.mktemp("keras")
-    environ = {"KERAS_DEVICES": str(contender.devices), "PYTHONPATH": str(JOB.parents[2]), **compiled}
-    done = subprocess.run(
-        [*contender.command, contender.expression, str(directory), *contender.cases],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    found = []
-    for index in range(contender.workers):
-        with np.load(directory / f"{index}.npz") as stored:
-            found.append(dict(stored))
-    return Job(contender, found, done.stdout + done.stderr, directory)
+    def job(name: str) -> Job:
+        start, place = WHERE[name]
+        said, directory = done(STARTS.index(start))
+        found = []
+        for index in range(start.workers):
+            with np.load(directory / str(place) / f"{index}.npz") as stored:
+                found.append(dict(stored))
+        return Job(start.contenders[name], found, said, directory / str(place))
+
+    return job
+
+
+@pytest.fixture(scope="module", params=[name for name in WHERE if name != "plain"])
+def job(request: pytest.FixtureRequest, job_of: Callable[[str], Job]) -> Job:
+    return job_of(request.param)
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
-    """What a case comes to in plain Keras."""
-    return cache(lambda case: run_plainly(case, tmp_path_factory.mktemp("plain")))
+def plain(job_of: Callable[[str], Job]) -> Job:
+    return job_of("plain")
 
 
-Plain = Callable[[str], Found]
+def compare(found: Found, expected: Found, tolerance: float = 1e-6) -> None:
+    """Raise unless all results are there and the same, but for noise."""
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        if value.dtype.kind == "U":
+            assert found[name] == value, name
+        else:
+            np.testing.assert_allclose(found[name], value, rtol=10 * tolerance, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("case", [*ALIKE, "meddled"])
-def test_as_plain_keras_on_every_worker(job: Job, plain: Plain, case: str) -> None:
+@pytest.mark.parametrize("case", ALIKE)
+def test_as_plain_keras_on_every_worker(job: Job, plain: Job, case: str) -> None:
+    (expected,) = plain.of(case)
     for found in job.of(case):
-        compare(found, plain(case))
+        compare(found, expected)
 
 
 def test_statistics_and_random_numbers_are_those_of_one_process_or_each_workers_own(
-    job: Job, plain: Plain
+    job: Job, plain: Job
 ) -> None:
+    (expected,) = plain.of("noisy")
     found = job.of("noisy")
-    if job.contender.workers == 1:
-        compare(found[0], plain("noisy"))
+    if len(found) == 1:
+        compare(found[0], expected)
     for each in found:
-        assert sorted(each) == sorted(plain("noisy"))
+        assert sorted(each) == sorted(expected)
         assert all(np.isfinite(value).all() for value in each.values())
         for name, value in each.items():
-            if "weights/8" not in name:  # the seed of the dropout, which is each worker's own
-                np.testing.assert_array_equal(value, found[0][name], err_msg=name)
+            np.testing.assert_array_equal(value, found[0][name], err_msg=name)
 
 
-def test_half_precision(job: Job, plain: Plain) -> None:
-    expected = plain("scaled")
-    # Each worker that finds a gradient not to be finite leaves it out and goes on: servers make a step of it.
-    is_served = job.contender.ps > 0
+def test_half_precision(job: Job, plain: Job) -> None:
+    (expected,) = plain.of("scaled")
+    # Where servers update, each worker leaves out what is not finite by itself: a step is made of the others'.
+    is_served = job.contender.is_served
+    names = [name for name in expected if "weights" in name or not is_served]
     for found in job.of("scaled"):
-        names = [name for name in expected if "weights" in name or not is_served]
         compare(
             {name: found[name] for name in names},
             {name: expected[name] for name in names},
@@ -157,17 +223,25 @@ def test_half_precision(job: Job, plain: Plain) -> None:
 
 
 def test_only_the_chief_writes(job: Job) -> None:
-    job.of("loaded")
+    found = job.of("loaded")
     written = [
         sorted(path.name for path in (job.directory / "loaded").glob(f"worker-{index}/*"))
-        for index in range(job.contender.workers)
+        for index in range(len(found))
     ]
     assert "log.csv" in written[0]
     assert sum(name.endswith(".weights.h5") for name in written[0]) == 1
     assert not any(written[1:])
+
+
+def test_only_the_chief_shows_progress(job: Job) -> None:
+    if len(job.of("loaded")) == 1:
+        pytest.skip("there is no one else")
+    assert [line for line in job.said.splitlines() if "ms/step" in line or "s/step" in line]
+    assert "[worker:0] Epoch 1/1" in job.said or "Epoch 1/1" in job.said
     assert job.said.count("Epoch 1/1") == 1
 
 
 def test_who_is_not_chief_is_told_once_that_it_has_no_say(job: Job) -> None:
-    job.of("meddled")
+    if len(job.of("meddled")) == 1 or not job.contender.is_served:
+        pytest.skip("nobody is told anything")
     assert job.said.count("has changed variables or hyperparameters of meddled, which has no effect") == 1
