@@ -70,6 +70,8 @@ with checkpoints.preemption() as preempted:
 finish()
 """
 
+SERVED = PREEMPTED.replace("if int(state.step) % 10 == 3:", "if int(state.step) > 20:")
+
 
 def ended(place: Path) -> dict[str, np.ndarray]:
     with np.load(place / "end.npz") as stored:
@@ -124,6 +126,26 @@ def test_who_is_asked_to_end_saves_first(new_job: JobMaker, script: ScriptWriter
     for said in run_quietly(new_job(0, 2), path, tmp_path, saved + 2):
         assert f"begins at {saved}\n" in said
     assert ended(tmp_path)["step"] == saved + 2
+
+
+def test_parameter_servers_outlive_those_who_save(
+    new_job: JobMaker, script: ScriptWriter, tmp_path: Path
+) -> None:
+    served = script(SERVED)
+    source = served.read_text().replace(
+        'sg.MultiWorkerMirroredStrategy(communication="shm", timeout=30)', "sg.ParameterServerStrategy()"
+    )
+    served.write_text(source)
+    log = tmp_path / "log"
+    options = ["--ps", "2", "--workers", "2", "--grace", "20", "--log-dir", str(log)]
+    with launcher(*options, served, tmp_path, "100000", "slowly") as job:
+        until("the training to be under way", lambda: "under way" in _text(log / "worker-0.log"), 60)
+        job.process.send_signal(signal.SIGTERM)
+        code, _, err = job.finish(60)
+        job.gone(10)
+    assert code == 143, err
+    saved = Checkpointer(tmp_path / "checkpoints").latest()
+    assert saved is not None and saved > 20, "at the step that it had reached"
 
 
 def test_a_worker_that_is_asked_to_end_does_not_leave_the_chief_alone(

@@ -76,6 +76,18 @@ def test_server_that_waits_for_its_restart_when_all_others_are_done_is_not_start
     assert policy.handle(Exited(W0, 0), 1.0) == [Finish(0)]
 
 
+def test_who_is_preempted_may_save_with_the_servers_before_these_end() -> None:
+    policy = begun(PS, W0, W1)
+    assert acts(policy.handle(Signalled(signal.SIGTERM), 1.0)) == [
+        Send(W0, signal.SIGTERM),
+        Send(W1, signal.SIGTERM),
+    ]
+    assert policy.handle(Exited(W1, 143), 1.5) == []
+    assert policy.handle(Exited(W0, 143), 2.0) == [Send(PS, signal.SIGTERM)]
+    assert policy.wake_at == 1.0 + policy.grace, "the whole takes no longer than was given"
+    assert policy.handle(Exited(PS, 143), 2.1) == [Finish(143)]
+
+
 def test_evaluator_is_waited_for() -> None:
     policy = begun(W0, EVALUATOR)
     assert policy.handle(Exited(W0, 0), 1.0) == []

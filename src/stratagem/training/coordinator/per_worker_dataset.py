@@ -1,0 +1,108 @@
+"""A dataset of which every worker has its own, as the client holds it: a name, and how far it has come is elsewhere."""
+
+import itertools
+import re
+import secrets
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from stratagem.errors import DataError
+from stratagem.runtime.per_task import PerTask, TaskValue
+from stratagem.runtime.wire import Peer
+from stratagem.training.coordinator.structure import rebuild_structure
+
+ELEMENT = "element"
+"""The kind of a program's input that is part of a worker's next batch."""
+OPEN, CLOSE = "dataset.open", "dataset.close"
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+class _Tally:
+    """The iterators that the workers hold for this client, and those that nobody here holds any more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._prefix = secrets.token_hex(8)
+        self._open: dict[str, set[str]] = {}
+
+    def name(self) -> str:
+        return f"{self._prefix}-{next(self._numbers)}"
+
+    def opened(self, task: str, name: str) -> None:
+        with self._lock:
+            self._open.setdefault(task, set()).add(name)
+
+    def take(self, task: str, living: "weakref.WeakSet[PerWorkerIterator]") -> list[str]:
+        """The iterators on a task that nobody holds."""
+        names = {each.name for each in living}
+        with self._lock:
+            held = self._open.get(task, set())
+            gone = held - names
+            held -= gone
+        return sorted(gone)
+
+
+class PerWorkerDataset:
+    """A dataset that each worker makes for itself; `ClusterCoordinator.create_per_worker_dataset` gives it.
+
+    Args:
+        function: Who makes it, on a worker: `module:function`.
+        places: For each worker its number; the function may ask for it.
+
+    Example:
+        >>> batches = iter(coordinator.create_per_worker_dataset("my_data:digits"))
+        >>> coordinator.schedule(step, args=(w, batches))
+    """
+
+    def __init__(self, function: str, places: Mapping[str, int]) -> None:
+        if not isinstance(function, str) or not _NAME.fullmatch(function):
+            raise DataError(
+                f"a dataset is named by who makes it on a worker, such as 'my_data:training_batches'; got {function!r}. "
+                "No function travels to the workers: they import it (stratagem serve --allow-import my_data)"
+            )
+        self.function = function
+        self._places = dict(places)
+        self._tally = _Tally()
+        self._iterators: weakref.WeakSet[PerWorkerIterator] = weakref.WeakSet()
+
+    def __iter__(self) -> "PerWorkerIterator":
+        """A new pass over it, on every worker; it begins where it is first used."""
+        iterator = PerWorkerIterator(self, self._tally.name())
+        self._iterators.add(iterator)
+        return iterator
+
+    def open(self, name: str, peer: Peer, timeout: float) -> Any:
+        """Have a worker begin a pass, unless it has; its next batch, as a tree of `TaskValue`."""
+        place = self._places[peer.task]
+        fields = {"iterator": name, "function": self.function, "place": place, "places": len(self._places)}
+        unused = self._tally.take(peer.task, self._iterators)
+        told = peer.call(OPEN, {**fields, "unused": unused}, timeout=timeout).fields
+        self._tally.opened(peer.task, name)
+        leaves = [
+            TaskValue((ELEMENT, name, number, told["signature"]), tuple(shape), str(dtype))
+            for number, (shape, dtype) in enumerate(told["leaves"])
+        ]
+        return rebuild_structure(told["structure"], iter(leaves))
+
+    def close(self, peer: Peer, timeout: float) -> None:
+        """Have a worker let go of all passes."""
+        if names := self._tally.take(peer.task, weakref.WeakSet()):
+            peer.call(CLOSE, {"iterators": names}, timeout=timeout, wait=False)
+
+
+class PerWorkerIterator(PerTask):
+    """One pass of every worker over its own dataset: as an argument of a closure, the worker's next batch."""
+
+    def __init__(self, dataset: PerWorkerDataset, name: str) -> None:
+        self._dataset = dataset
+        self.name = name
+        self._known: dict[str, Any] = {}
+
+    def on(self, peer: Peer, timeout: float, *, anew: bool) -> Any:
+        """See `PerTask`."""
+        if anew or peer.task not in self._known:
+            self._known[peer.task] = self._dataset.open(self.name, peer, timeout)
+        return self._known[peer.task]
