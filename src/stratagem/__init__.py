@@ -10,10 +10,12 @@ from stratagem.lazy import lazily
 
 if TYPE_CHECKING:
     from stratagem import data as data
+    from stratagem import deploy as deploy
     from stratagem import flax as flax
     from stratagem.cluster import ClusterConfig as ClusterConfig
     from stratagem.cluster import ClusterSpec as ClusterSpec
     from stratagem.cluster import resolve_cluster as resolve_cluster
+    from stratagem.deploy import on_device as on_device
     from stratagem.devices import DeviceSpec as DeviceSpec
     from stratagem.devices import FixedShards as FixedShards
     from stratagem.devices import GreedyLoadBalancing as GreedyLoadBalancing
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from stratagem.devices import list_devices as list_devices
     from stratagem.devices import replica_device_setter as replica_device_setter
     from stratagem.errors import AuthenticationError as AuthenticationError
+    from stratagem.errors import ClosureCancelled as ClosureCancelled
     from stratagem.errors import ClusterError as ClusterError
     from stratagem.errors import ConfigurationError as ConfigurationError
     from stratagem.errors import DataError as DataError
@@ -70,6 +73,9 @@ if TYPE_CHECKING:
     from stratagem.training import SummaryWriter as SummaryWriter
     from stratagem.training import progress as progress
     from stratagem.training.checkpoints import Checkpointer as Checkpointer
+    from stratagem.training.coordinator import ClusterCoordinator as ClusterCoordinator
+    from stratagem.training.coordinator import PerWorkerDataset as PerWorkerDataset
+    from stratagem.training.coordinator import RemoteValue as RemoteValue
     from stratagem.waist import ExponentialMovingAverage as ExponentialMovingAverage
     from stratagem.waist import TrainState as TrainState
     from stratagem.waist import average_gradients as average_gradients
@@ -83,7 +89,9 @@ _HOMES = {
     "BoundedStaleness": "stratagem.parameters.rules",
     "CentralStorageStrategy": "stratagem.strategies",
     "Checkpointer": "stratagem.training.checkpoints",
+    "ClosureCancelled": "stratagem.errors",
     "ClusterConfig": "stratagem.cluster",
+    "ClusterCoordinator": "stratagem.training.coordinator",
     "ClusterError": "stratagem.errors",
     "ClusterSpec": "stratagem.cluster",
     "ConfigurationError": "stratagem.errors",
@@ -109,12 +117,14 @@ _HOMES = {
     "OneDeviceStrategy": "stratagem.strategies",
     "ParameterServerStrategy": "stratagem.strategies",
     "PerReplica": "stratagem.strategies",
+    "PerWorkerDataset": "stratagem.training.coordinator",
     "ProgramRefused": "stratagem.errors",
     "Progress": "stratagem.training",
     "ProtocolError": "stratagem.errors",
     "RemoteCallError": "stratagem.errors",
     "RemoteError": "stratagem.errors",
     "RemoteFunction": "stratagem.runtime",
+    "RemoteValue": "stratagem.training.coordinator",
     "RemoteVariable": "stratagem.runtime",
     "RoundRobin": "stratagem.devices",
     "Server": "stratagem.runtime",
@@ -136,9 +146,11 @@ _HOMES = {
     "byte_size": "stratagem.devices",
     "configure": "stratagem.devices",
     "data": "stratagem.data",
+    "deploy": "stratagem.deploy",
     "device": "stratagem.devices",
     "flax": "stratagem.flax",
     "list_devices": "stratagem.devices",
+    "on_device": "stratagem.deploy",
     "progress": "stratagem.training",
     "replica_device_setter": "stratagem.devices",
     "resolve_cluster": "stratagem.cluster",

@@ -20,6 +20,7 @@ StratagemError
 │   ├── VariableMismatch (ValueError)      a value of another shape or dtype than its variable
 │   └── RemoteCallError                    the far side raised something of its own; its traceback is text
 ├── StrategyError (ValueError)             a strategy asked for what it cannot do
+├── ClosureCancelled (RuntimeError)        a closure that will not run: another failed, or all is over
 ├── DataError (ValueError)                 a batch or a file that is not what it should be
 ├── KeepError                              a snapshot, checkpoint or summary that cannot be written, or is damaged
 ├── MissingExtra (ImportError)             an optional package that is not installed; the message says which
@@ -116,6 +117,10 @@ class RemoteCallError(RemoteError):
 
 class StrategyError(StratagemError, ValueError):
     """A strategy was asked for what it cannot do."""
+
+
+class ClosureCancelled(StratagemError, RuntimeError):
+    """A scheduled closure will not run: another one failed, or the coordinator was closed."""
 
 
 class DataError(StratagemError, ValueError):

@@ -162,6 +162,8 @@ def seed_orders(seed: int) -> None:
 
 
 def at_home(value: Any) -> Any:
-    """An array that is the same on several devices as one on the first of them."""
-    is_spread = isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
-    return value.addressable_data(0) if is_spread else value
+    """An array that is on several devices as one on the first of them."""
+    if not isinstance(value, jax.Array) or len(value.sharding.device_set) == 1:
+        return value
+    first = value.addressable_data(0)
+    return first if value.is_fully_replicated else jax.device_put(value, *first.devices())

@@ -1,6 +1,7 @@
 """What a job consists of: its tasks, the command of each and the environment of each. Pure."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ class JobShape:
         ps: Number of parameter servers.
         evaluator: Whether there is an evaluator beside the cluster.
         single_client: Whether the command runs once, as the chief, and the workers only serve.
+        allowed_imports: Modules whose functions may make datasets on workers that only serve.
+        import_directory: Where those workers also look for them: beside the user's script, as that does.
         devices_per_worker: How many devices each worker has; as many as it finds by default.
         gpus: The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them, to deal out among the workers.
     """
@@ -34,6 +37,8 @@ class JobShape:
     ps: int = 0
     evaluator: bool = False
     single_client: bool = False
+    allowed_imports: tuple[str, ...] = ()
+    import_directory: str | None = None
     devices_per_worker: int | None = None
     gpus: tuple[str, ...] = ()
 
@@ -42,6 +47,11 @@ class JobShape:
             raise LaunchError(f"--workers {self.workers}: a job needs at least 1 worker")
         if self.ps < 0:
             raise LaunchError(f"--ps {self.ps}: give 0 or more parameter servers")
+        if self.allowed_imports and not self.single_client:
+            raise LaunchError(
+                f"--allow-import {self.allowed_imports[0]} is for workers that only serve: add --single-client, or leave it "
+                "out, since workers that run SCRIPT import what they like"
+            )
         if self.devices_per_worker is not None and self.devices_per_worker < 1:
             raise LaunchError(
                 f"--devices-per-worker {self.devices_per_worker}: a worker needs at least 1 device"
@@ -72,7 +82,17 @@ class JobShape:
 
     def command_of(self, task: TaskName) -> tuple[str, ...]:
         """What a task runs: the user's command, or a server."""
-        return SERVE if task in self.servers else self.command
+        if task not in self.servers:
+            return self.command
+        allowed = self.allowed_imports if task.job == "worker" else ()
+        return (*SERVE, *(word for module in allowed for word in ("--allow-import", module)))
+
+    def import_environment(self, task: TaskName, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The variables by which a task that may import modules of the user's finds them."""
+        if self.import_directory is None or task.job != "worker":
+            return {}
+        known = inherited.get("PYTHONPATH")
+        return {"PYTHONPATH": os.pathsep.join([*([known] if known else []), self.import_directory])}
 
     def device_environment(self, task: TaskName, inherited: Mapping[str, str]) -> dict[str, str]:
         """The variables that give a task its devices."""
@@ -136,6 +156,7 @@ class Run:
             environment.KERAS_BACKEND: "jax",  # the one that trains under strategies
             **self.inherited,
             **self.shape.device_environment(task, self.inherited),
+            **self.shape.import_environment(task, self.inherited),
             "PYTHONUNBUFFERED": "1",  # or a task's lines would come in blocks, long after they were printed
             "TF_CONFIG": tf_config(task, self.addresses),
             environment.RUN_ID: self.identity,

@@ -30,6 +30,13 @@ Example:
 @click.option("--evaluator", is_flag=True, help="Add an evaluator beside the cluster.")
 @click.option("--single-client", is_flag=True, help="Run SCRIPT once, as the chief; workers only serve.")
 @click.option(
+    "--allow-import",
+    "allowed",
+    metavar="MODULE",
+    multiple=True,
+    help="With --single-client: module whose functions may make datasets on the workers; they find it where SCRIPT does.",
+)
+@click.option(
     "--devices-per-worker",
     metavar="K",
     type=_AT_LEAST_ONE,
@@ -64,6 +71,7 @@ def run(
     workers: int,
     evaluator: bool,
     single_client: bool,
+    allowed: tuple[str, ...],
     devices_per_worker: int | None,
     max_restarts: int,
     rule: RestartRule | None,
@@ -85,6 +93,8 @@ def run(
         ps=ps,
         evaluator=evaluator,
         single_client=single_client,
+        allowed_imports=allowed,
+        import_directory=str(Path(script).resolve().parent) if allowed else None,
         devices_per_worker=devices_per_worker,
         gpus=visible_gpus(environment.current()),
     )

@@ -2,6 +2,8 @@
 
 import signal
 import sys
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -31,6 +33,13 @@ Example:
 @click.option(
     "--insecure", is_flag=True, help="Listen where others can reach it although there is no secret."
 )
+@click.option(
+    "--allow-import",
+    "allowed",
+    metavar="MODULE",
+    multiple=True,
+    help="Module whose functions may make datasets here for a single client; may be given several times.",
+)
 def serve(
     job_name: str | None,
     task_index: int | None,
@@ -39,6 +48,7 @@ def serve(
     chief_hosts: str | None,
     secret_file: Path | None,
     insecure: bool,
+    allowed: tuple[str, ...],
 ) -> None:
     """Serve one task of a cluster until the job is done, SIGTERM or Ctrl-C.
 
@@ -57,20 +67,38 @@ def serve(
             "which task is this to serve? Give --job_name, --task_index and the addresses (--ps_hosts, --worker_hosts), "
             "or set TF_CONFIG"
         )
+    _check_importable(allowed)
     signal.signal(signal.SIGTERM, _leave)
 
     from stratagem.devices import compute_in_calling_thread, share_host
     from stratagem.runtime import Server  # starts JAX: only now is it known that there is something to serve
+    from stratagem.training.coordinator.dataset_service import DatasetService
 
     share_host(config)
     compute_in_calling_thread()
     secret = secret_file.read_bytes().strip() if secret_file is not None else None
     with Server(
-        config.cluster, config.job_name, config.task_index, secret=secret, insecure=insecure
+        config.cluster,
+        config.job_name,
+        config.task_index,
+        secret=secret,
+        insecure=insecure,
+        services=[] if config.job_name == "ps" else [partial(DatasetService, allowed=allowed)],
     ) as server:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if server.is_done else EXIT_TERMINATED))
         click.echo(f"{server.task} serves at {server.target}")
         server.join()
+
+
+def _check_importable(modules: tuple[str, ...]) -> None:
+    """Raise for a module that is not there: better now than when the first closure wants a batch."""
+    for module in modules:
+        package = module.partition(".")[0]
+        if not package.isidentifier() or find_spec(package) is None:
+            raise LaunchError(
+                f"--allow-import {module}: there is no module {package!r} to import. Install it, or put its directory on "
+                "PYTHONPATH"
+            )
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

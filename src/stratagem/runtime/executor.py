@@ -178,7 +178,7 @@ class Executor:
         for index, source in enumerate(inputs):
             if source[0] not in (TENSOR, VARIABLE):
                 wanted[source[0]].append(index)
-        found = {}
+        found: dict[int, Any] = {}
         for kind, places in wanted.items():
             if kind not in self.suppliers:
                 raise ProtocolError(f"{self._task} gives programs no input of the kind {kind!r:.80}")

@@ -208,6 +208,8 @@ class Strategy:
         if isinstance(leaf, PerReplica):
             return leaf.values[number]
         if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1:
+            if not leaf.is_fully_replicated and leaf.sharding != self._engine.replicas.split:
+                return jax.device_put(leaf, device)  # a variable in pieces is whole where it is used
             return next(shard.data for shard in leaf.addressable_shards if shard.device == device)
         return leaf
 

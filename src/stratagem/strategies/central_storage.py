@@ -9,6 +9,7 @@ from stratagem.devices import find_device
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.engines import CentralEngine
 from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.spread_engine import SpreadEngine
 from stratagem.strategies.workers import Alone
 
 _HOST_MEMORY = "pinned_host"
@@ -18,7 +19,8 @@ class CentralStorageStrategy(Strategy):
     """Synchronous training where parameters and optimizer state do not fit, or are not wanted, on every device.
 
     On accelerators the variables live in memory of the host that the first of them reads and writes by itself, and
-    it is that one which updates them; without accelerators they live on the first CPU device.
+    it is that one which updates them. CPU devices all have the host's memory: there each variable is cut over them, and
+    each updates its part.
 
     Args:
         compute_devices: Names of the devices that compute; by default all accelerators, or all CPU devices.
@@ -29,6 +31,9 @@ class CentralStorageStrategy(Strategy):
         self, compute_devices: Sequence[str] | None = None, parameter_device: str | None = None
     ) -> None:
         replicas = Replicas.named(compute_devices)
+        if parameter_device is None and len(replicas) > 1 and _have_host_memory(replicas):
+            super().__init__(SpreadEngine(replicas), Alone())
+            return
         if parameter_device is not None:
             home = SingleDeviceSharding(find_device(parameter_device).device)
         elif len(replicas) == 1:
@@ -36,6 +41,10 @@ class CentralStorageStrategy(Strategy):
         else:
             home = host_of(replicas.devices[0])
         super().__init__(CentralEngine(replicas, home), Alone())
+
+
+def _have_host_memory(replicas: Replicas) -> bool:
+    return all(device.platform == "cpu" for device in replicas.devices)
 
 
 def host_of(device: jax.Device) -> SingleDeviceSharding:

@@ -61,7 +61,7 @@ class _Stream:
     def __init__(self, function: str, batches: Iterable[Any]) -> None:
         self.lock = threading.Lock()
         self._function = function
-        self._ahead = Prefetched(map(_Element.of, batches), ahead=1)
+        self._ahead = Prefetched((_Element.of(batch) for batch in batches), ahead=1)
         self._elements: Iterator[_Element] = iter(self._ahead)
         self._next: _Element | None = None
         self._taken = 0
@@ -160,7 +160,10 @@ class DatasetService:
         context = InputContext(int(fields["places"]), int(fields["place"]), int(fields["places"]))
         stream = _Stream(function, self._batches(function, context))
         with self._lock:
-            return self._streams.setdefault(name, stream)
+            kept = self._streams.setdefault(name, stream)
+        if kept is not stream:  # the client asked twice
+            stream.close()
+        return kept
 
     def _batches(self, function: str, context: InputContext) -> Iterable[Any]:
         """What the function makes; it is asked only if it is one that a module which is allowed defines."""

@@ -6,7 +6,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from stratagem.errors import DataError
 from stratagem.runtime.per_task import PerTask, TaskValue
@@ -100,6 +100,17 @@ class PerWorkerIterator(PerTask):
         self._dataset = dataset
         self.name = name
         self._known: dict[str, Any] = {}
+
+    def __iter__(self) -> "PerWorkerIterator":
+        """Itself."""
+        return self
+
+    def __next__(self) -> NoReturn:
+        """Not here: the batches are with the workers."""
+        raise DataError(
+            "the batches of a per-worker dataset are with the workers: give the iterator itself to a closure, as in "
+            "coordinator.schedule(fn, args=(iterator,)), which gets the worker's next batch"
+        )
 
     def on(self, peer: Peer, timeout: float, *, anew: bool) -> Any:
         """See `PerTask`."""

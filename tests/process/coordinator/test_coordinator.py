@@ -1,0 +1,230 @@
+"""A single client that schedules closures on workers which are killed, fail, and have data of their own."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stratagem as sg
+from drills.processes import until
+from process.coordinator.served import ImportingCluster
+
+
+def test_closures_run_on_all_workers_and_their_values_come_back(
+    coordinator: sg.ClusterCoordinator, session: sg.Session
+) -> None:
+    w = session.variable(np.arange(3.0), device="/job:ps/task:1")
+    total = session.variable(0.0, device="/job:ps/task:0")
+
+    def weigh(w: jax.Array, x: jax.Array, *, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
+        result = (w * x).sum() * factor
+        return result, result
+
+    before = session.status()
+    values = [
+        coordinator.schedule(weigh, (w, np.full(3, n, np.float32)), {"factor": 2.0}, add_to=total)
+        for n in range(60)
+    ]
+    coordinator.join()
+    assert coordinator.done()
+    after = session.status()
+    assert coordinator.fetch({"all": values})["all"] == [6.0 * n for n in range(60)]
+    assert values[3].get() == 18.0
+    assert total.read() == sum(6.0 * n for n in range(60)), "no addition of two workers at a time was lost"
+    for worker in ("/job:worker/task:0", "/job:worker/task:1"):
+        assert after[worker]["calls"]["program.run"] > before[worker]["calls"].get("program.run", 0) + 5
+
+
+def test_an_error_surfaces_once_and_cancels_what_is_queued(session: sg.Session) -> None:
+    hold = threading.Event()
+    with sg.ClusterCoordinator(session, queue_size=100) as coordinator:
+
+        def fails(x: jax.Array) -> jax.Array:
+            hold.wait(30)  # while it is traced, on the client: so that others are queued behind it
+            raise ValueError("the closure's own error")
+
+        failing = [coordinator.schedule(fails, (1.0,)) for _ in range(2)]
+        queued = [coordinator.schedule(jnp.sin, (0.0,)) for _ in range(5)]
+        hold.set()
+        with pytest.raises(ValueError, match="the closure's own error"):
+            coordinator.join()
+        for value in failing:
+            with pytest.raises(ValueError, match="the closure's own error"):
+                value.fetch()
+        for value in queued:
+            with pytest.raises(sg.ClosureCancelled, match="another one failed"):
+                value.fetch(timeout=30)
+        assert coordinator.done(), "the error has been told"
+        assert coordinator.schedule(jnp.cos, (0.0,)).fetch(timeout=60) == 1.0
+
+
+def test_the_errors_of_workers_come_out_of_schedule_and_done(
+    coordinator: sg.ClusterCoordinator, session: sg.Session
+) -> None:
+    w = session.variable(1.0, device="/job:ps/task:0")
+    w.delete()
+    with pytest.raises(sg.VariableNotFound):
+        for _ in range(1000):
+            coordinator.schedule(jnp.sin, (w,))
+    first = coordinator.schedule(jnp.sin, (w,))
+    with pytest.raises(sg.VariableNotFound):
+        first.fetch(timeout=60)
+    with pytest.raises(sg.VariableNotFound):
+        until("the error to be told", coordinator.done)
+
+
+def test_schedule_waits_while_the_queue_is_full(session: sg.Session) -> None:
+    hold, is_in = threading.Event(), threading.Semaphore(0)
+
+    def held(x: jax.Array) -> jax.Array:
+        is_in.release()
+        hold.wait(30)
+        return x
+
+    coordinator = sg.ClusterCoordinator(session, queue_size=1)
+    scheduled: list[sg.RemoteValue] = []
+
+    def fill() -> None:
+        for n in range(4):
+            scheduled.append(coordinator.schedule(held, (float(n),)))
+
+    filling = threading.Thread(target=fill)
+    filling.start()
+    assert is_in.acquire(timeout=30)
+    until("two to run and one to be queued", lambda: len(scheduled) == 3)
+    assert filling.is_alive()
+    hold.set()
+    filling.join(60)
+    coordinator.join()
+    assert coordinator.fetch(scheduled) == [0.0, 1.0, 2.0, 3.0]
+    coordinator.close()
+    with pytest.raises(sg.ClosureCancelled, match="closed"):
+        coordinator.schedule(held, (0.0,))
+
+
+def test_each_worker_has_its_own_data(coordinator: sg.ClusterCoordinator, cluster: ImportingCluster) -> None:
+    dataset = coordinator.create_per_worker_dataset("coordinator_data:counted")
+    batches = iter(dataset)
+
+    def show(batch: dict[str, jax.Array], factor: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return batch["process"], batch["x"] * factor
+
+    def seen(values: list[sg.RemoteValue]) -> dict[int, list[float]]:
+        found: dict[int, list[float]] = {}
+        for process, x in coordinator.fetch(values):
+            assert (x == x[0]).all(), "a batch that was overwritten by the next"
+            found.setdefault(int(process), []).append(float(x[0]))
+        return found
+
+    first = seen([coordinator.schedule(show, (batches, 1.0)) for _ in range(30)])
+    assert set(first) == {cluster.process("worker", index).pid for index in range(2)}
+    for numbers in first.values():
+        assert sorted(numbers) == list(range(1, len(numbers) + 1)), (
+            "each batch once, in order, from the start"
+        )
+    second = seen([coordinator.schedule(show, (iter(dataset), 10.0)) for _ in range(4)])
+    assert {number for numbers in second.values() for number in numbers} == {10.0}, (
+        "a pass of its own for each"
+    )
+    shown = {
+        tuple(each)
+        for each in coordinator.fetch(
+            [
+                coordinator.schedule(
+                    lambda place: place,
+                    (iter(coordinator.create_per_worker_dataset("coordinator_data:places")),),
+                )
+                for _ in range(10)
+            ]
+        )
+    }
+    assert shown <= {(0, 2), (1, 2)}
+
+
+def test_batches_of_several_shapes_and_the_end(session: sg.Session) -> None:
+    with sg.ClusterCoordinator(session) as coordinator:
+        batches = iter(coordinator.create_per_worker_dataset("coordinator_data:uneven"))
+        sums = []
+        with pytest.raises(sg.DataError, match=r"at its end here, after 3 batches: let it repeat"):
+            for _ in range(7):
+                sums.append(coordinator.schedule(jnp.sum, (batches,)))
+                coordinator.join()
+        assert sorted(float(value.fetch()) for value in sums[:3]) in ([2, 3, 3], [3, 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("coordinator_data:broken", "the file of digits is damaged"),
+        ("coordinator_data:missing", "defines no function 'missing'"),
+        ("coordinator_data:getpid", "defines no function 'getpid'"),
+        ("os:getcwd", r"may not import 'os' .* started with: coordinator_data.*--allow-import os"),
+        ("coordinator_data.inner:x", "may not import 'coordinator_data.inner'"),
+    ],
+)
+def test_datasets_that_cannot_be_made(
+    coordinator: sg.ClusterCoordinator, function: str, message: str
+) -> None:
+    batches = iter(coordinator.create_per_worker_dataset(function))
+    coordinator.schedule(jnp.sum, (batches,))
+    with pytest.raises(sg.StratagemError, match=message):
+        coordinator.join()
+
+
+def test_a_worker_is_killed_again_and_again(cluster: ImportingCluster, session: sg.Session) -> None:
+    count = 300
+    effects = session.variable(np.zeros(count, np.float32), device="/job:ps/task:0")
+    with sg.ClusterCoordinator(session) as coordinator:
+        batches = iter(coordinator.create_per_worker_dataset("coordinator_data:counted"))
+
+        def work(batch: dict[str, jax.Array], number: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            spun = jax.lax.fori_loop(0, 200_000, lambda _, x: jnp.sin(x) + 1, batch["x"][0] * 0)
+            return jnp.zeros(count).at[number].set(1.0 + 0 * spun), batch["process"], batch["x"][0]
+
+        def ran_on(pid: int) -> list[float]:
+            seen = [value.fetch() for value in values if value.is_there()]
+            return [float(x) for process, x in seen if int(process) == pid]
+
+        values: list[sg.RemoteValue] = []
+        for number in range(count):
+            values.append(coordinator.schedule(work, (batches, number), add_to=effects))
+            if number == 40:
+                killed = cluster.process("worker", 0).pid
+                until("it to have run some", lambda: ran_on(killed))
+                cluster.kill("worker", 0)
+            if number == 80:
+                cluster.start("worker", 0)
+                back = cluster.process("worker", 0).pid
+        coordinator.join()
+        assert (effects.read() >= 1).all(), "every closure has had its effect, at least once"
+        while not ran_on(back):  # it takes a while to start: give it something to do when it has
+            values.append(coordinator.schedule(work, (batches, 0), add_to=effects))
+            coordinator.join()
+        assert min(ran_on(back)) == 1.0, "it has made its dataset anew"
+
+
+def test_all_workers_are_gone_for_a_while(cluster: ImportingCluster, session: sg.Session) -> None:
+    with sg.ClusterCoordinator(session) as coordinator:
+        assert coordinator.schedule(jnp.sin, (0.0,)).fetch(timeout=60) == 0.0
+        for index in range(2):
+            cluster.kill("worker", index)
+        values = [coordinator.schedule(jnp.cos, (0.0,)) for _ in range(4)]
+        assert not coordinator.done()
+        for index in range(2):
+            cluster.start("worker", index)
+        coordinator.join()
+        assert coordinator.fetch(values) == [1.0] * 4
+
+
+def test_a_server_that_is_gone_is_an_error_and_no_reason_to_try_elsewhere(
+    cluster: ImportingCluster, session: sg.Session
+) -> None:
+    w = session.variable(1.0, device="/job:ps/task:1")
+    cluster.kill("ps", 1)
+    with sg.ClusterCoordinator(session, timeout=2) as coordinator:
+        coordinator.schedule(jnp.sin, (w,))
+        with pytest.raises(sg.RemoteError, match="/job:ps/task:1"):
+            coordinator.join()
+    cluster.start("ps", 1)
