@@ -11,6 +11,7 @@ from stratagem.lazy import lazily
 if TYPE_CHECKING:
     from stratagem import data as data
     from stratagem import deploy as deploy
+    from stratagem import estimator as estimator
     from stratagem import flax as flax
     from stratagem.cluster import ClusterConfig as ClusterConfig
     from stratagem.cluster import ClusterSpec as ClusterSpec
@@ -52,6 +53,15 @@ if TYPE_CHECKING:
     from stratagem.errors import VariableMismatch as VariableMismatch
     from stratagem.errors import VariableNotFound as VariableNotFound
     from stratagem.errors import WorkerLost as WorkerLost
+    from stratagem.estimator import DNNClassifier as DNNClassifier
+    from stratagem.estimator import Estimator as Estimator
+    from stratagem.estimator import EstimatorSpec as EstimatorSpec
+    from stratagem.estimator import EvalSpec as EvalSpec
+    from stratagem.estimator import LinearRegressor as LinearRegressor
+    from stratagem.estimator import ModeKeys as ModeKeys
+    from stratagem.estimator import RunConfig as RunConfig
+    from stratagem.estimator import TrainSpec as TrainSpec
+    from stratagem.estimator import train_and_evaluate as train_and_evaluate
     from stratagem.parameters.rules import Async as Async
     from stratagem.parameters.rules import BoundedStaleness as BoundedStaleness
     from stratagem.parameters.rules import Sync as Sync
@@ -95,12 +105,16 @@ _HOMES = {
     "ClusterError": "stratagem.errors",
     "ClusterSpec": "stratagem.cluster",
     "ConfigurationError": "stratagem.errors",
+    "DNNClassifier": "stratagem.estimator",
     "DataError": "stratagem.errors",
     "DeadlineExceeded": "stratagem.errors",
     "DeviceError": "stratagem.errors",
     "DeviceNotFoundError": "stratagem.errors",
     "DeviceSpec": "stratagem.devices",
     "DeviceSpecError": "stratagem.errors",
+    "Estimator": "stratagem.estimator",
+    "EstimatorSpec": "stratagem.estimator",
+    "EvalSpec": "stratagem.estimator",
     "ExponentialMovingAverage": "stratagem.waist",
     "FixedShards": "stratagem.devices",
     "GreedyLoadBalancing": "stratagem.devices",
@@ -108,11 +122,13 @@ _HOMES = {
     "KeepError": "stratagem.errors",
     "LaunchError": "stratagem.errors",
     "LimitExceeded": "stratagem.errors",
+    "LinearRegressor": "stratagem.estimator",
     "LocalDevice": "stratagem.devices",
     "MaxSizeShards": "stratagem.devices",
     "MinSizeShards": "stratagem.devices",
     "MirroredStrategy": "stratagem.strategies",
     "MissingExtra": "stratagem.errors",
+    "ModeKeys": "stratagem.estimator",
     "MultiWorkerMirroredStrategy": "stratagem.strategies",
     "OneDeviceStrategy": "stratagem.strategies",
     "ParameterServerStrategy": "stratagem.strategies",
@@ -127,6 +143,7 @@ _HOMES = {
     "RemoteValue": "stratagem.training.coordinator",
     "RemoteVariable": "stratagem.runtime",
     "RoundRobin": "stratagem.devices",
+    "RunConfig": "stratagem.estimator",
     "Server": "stratagem.runtime",
     "Session": "stratagem.runtime",
     "StratagemError": "stratagem.errors",
@@ -138,6 +155,7 @@ _HOMES = {
     "TPUStrategy": "stratagem.strategies",
     "TaskLost": "stratagem.errors",
     "TaskUnreachable": "stratagem.errors",
+    "TrainSpec": "stratagem.estimator",
     "TrainState": "stratagem.waist",
     "VariableMismatch": "stratagem.errors",
     "VariableNotFound": "stratagem.errors",
@@ -148,12 +166,14 @@ _HOMES = {
     "data": "stratagem.data",
     "deploy": "stratagem.deploy",
     "device": "stratagem.devices",
+    "estimator": "stratagem.estimator",
     "flax": "stratagem.flax",
     "list_devices": "stratagem.devices",
     "on_device": "stratagem.deploy",
     "progress": "stratagem.training",
     "replica_device_setter": "stratagem.devices",
     "resolve_cluster": "stratagem.cluster",
+    "train_and_evaluate": "stratagem.estimator",
 }
 
 if not TYPE_CHECKING:  # a checker shall find wrong names

@@ -25,7 +25,8 @@ def on_device(
     Arguments are moved to the device, wherever they are; results stay there. Calls of several such functions
     together make a model that `jax.grad` differentiates end to end: the backward half of each part runs on the
     part's own device, gradients move the way back, and the gradient of a parameter is where the parameter is.
-    Each part is compiled by itself: do not put `jax.jit` around several.
+    Each part is compiled by itself: do not put `jax.jit` around several, and update the parameters of each part by
+    themselves, in a function on the same device.
 
     Args:
         fn: A function of pytrees of arrays.
@@ -49,7 +50,28 @@ def on_device(
 
     @wraps(fn)
     def placed(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = jax.device_put((args, kwargs), home)
+        args, kwargs = moved((args, kwargs), home)
         return compiled(*args, **kwargs)
 
     return placed
+
+
+def moved(tree: Any, home: SingleDeviceSharding) -> Any:
+    """A pytree with its arrays where a program for that device can take them.
+
+    JAX takes its time to find that there is nothing to move, so it is asked only about arrays that are elsewhere, and
+    about what stands for arrays while it traces. Those of NumPy it moves by itself.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    away = [
+        place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array) and _is_away(leaf, home)
+    ]
+    if not away:
+        return tree
+    for place, leaf in zip(away, jax.device_put([leaves[place] for place in away], home), strict=True):
+        leaves[place] = leaf
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _is_away(array: jax.Array, home: SingleDeviceSharding) -> bool:
+    return isinstance(array, jax.core.Tracer) or array.sharding != home

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from stratagem.deploy.clones import Clone, create_clones
@@ -120,7 +121,7 @@ def _training(
         parts = run(values)
         params = {name: values[name] for name in names}
         loss, replaced, added = apply(parts, params, variables.fetch(slots.names))
-        variables.write(replaced, {**added, GLOBAL_STEP: jnp.int32(1)})
+        variables.write(replaced, {**added, GLOBAL_STEP: np.int32(1)})
         return loss  # type: ignore[no-any-return]
 
     return train_op

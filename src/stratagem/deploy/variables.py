@@ -8,8 +8,10 @@ from typing import Any, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from stratagem.deploy.config import DeploymentConfig
+from stratagem.deploy.parts import moved
 from stratagem.deploy.scope import Declaration
 from stratagem.devices import LocalDevice, find_device, log_placement
 from stratagem.errors import StrategyError, VariableMismatch, VariableNotFound
@@ -62,7 +64,8 @@ class LocalVariable:
     def __init__(self, name: str, value: Any, home: LocalDevice) -> None:
         self.name = name
         self.device = home.name
-        self.value = jax.device_put(jnp.array(value, copy=True), home.device)
+        self._home = SingleDeviceSharding(home.device)
+        self.value: jax.Array = jax.device_put(jnp.array(value, copy=True), self._home)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -80,17 +83,22 @@ class LocalVariable:
 
     def assign(self, value: Any) -> None:
         """Replace the value."""
-        if np.shape(value) != self.shape:
-            raise VariableMismatch(
-                f"variable {self.name!r} has the shape {self.shape}, its new value {np.shape(value)}"
-            )
-        if getattr(value, "dtype", None) != self.value.dtype:
-            value = jnp.asarray(value, self.value.dtype)
-        self.value = jax.device_put(value, self.value.sharding)
+        self.value = self._here(value)
 
     def assign_add(self, value: Any) -> None:
         """Add to the value."""
-        self.assign(self.value + jax.device_put(value, self.value.sharding))
+        self.value = self.value + self._here(value)
+
+    def _here(self, value: Any) -> jax.Array:
+        """A value for this variable, on its device."""
+        if np.shape(value) != self.shape:
+            raise VariableMismatch(
+                f"variable {self.name!r} has the shape {self.shape}, the value for it {np.shape(value)}"
+            )
+        if not isinstance(value, jax.Array) or value.dtype != self.value.dtype:
+            value = jax.device_put(np.asarray(value).astype(self.value.dtype), self._home)
+        placed: jax.Array = moved(value, self._home)
+        return placed
 
 
 class Variables(Mapping[str, Variable]):
@@ -109,6 +117,7 @@ class Variables(Mapping[str, Variable]):
             )
         self._config = config
         self._session = session if config.num_ps_tasks > 0 else None
+        self._threads = None if self._session is None else ThreadPoolExecutor(CALLS_AT_ONCE)
         self._all: dict[str, Variable] = {}
         self.declared: dict[str, Declaration] = {}
         self.regularization_losses: list[Loss] = []
@@ -149,6 +158,11 @@ class Variables(Mapping[str, Variable]):
 
     def add(self, name: str, value: Any, device: str) -> Variable:
         """Make a variable on a device; on servers the first replica makes it, and the others wait for it."""
+        if name in self._all:
+            raise StrategyError(
+                f"there is a variable {name!r} already: 'global_step' and names that begin with 'optimizer/' are "
+                "the optimizer's, call the model's otherwise"
+            )
         if self._session is None:
             home = find_device(device)
             self._all[name] = LocalVariable(name, value, home)
@@ -177,10 +191,9 @@ class Variables(Mapping[str, Variable]):
         self._each(_add, [(self._all[name], value) for name, value in added.items()])
 
     def _each(self, call: Callable[..., T], arguments: list[tuple[Any, ...]]) -> list[T]:
-        if self._session is None:
+        if self._threads is None:
             return [call(*each) for each in arguments]
-        with ThreadPoolExecutor(CALLS_AT_ONCE) as threads:
-            return list(threads.map(lambda each: call(*each), arguments))
+        return list(self._threads.map(lambda each: call(*each), arguments))
 
 
 def _loss_of(name: str, regularizer: Callable[[Any], Any]) -> Loss:

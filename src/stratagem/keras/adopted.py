@@ -179,8 +179,10 @@ class AdoptedModel:
             totals = added_up(self.strategy.workers, self._measured_from, measured)
             for variable, total in zip(model.metrics_variables, totals, strict=True):
                 variable.assign(total)
-        # Who had no rows has no logs either, but knows the metrics of all.
-        return type(model)._get_metrics_result_or_logs(model, logs) if logs else model.get_metrics_result()
+        if not logs and not self.strategy.feed.takes_turns:
+            # Who had no rows has no logs either, but knows the metrics of all.
+            return model.get_metrics_result()
+        return type(model)._get_metrics_result_or_logs(model, logs)
 
     # What goes on around them.
 

@@ -21,6 +21,8 @@ from stratagem.keras.updater import KerasUpdater
 from stratagem.strategies.base import Strategy
 from stratagem.waist import Arrays, Metrics, TrainState, state_of
 
+_OF_SERVERS = ("global_step", "dropped", "staleness")
+"""What a step tells beside what the model does."""
 _log = logging.getLogger(__name__)
 
 
@@ -102,7 +104,8 @@ class ResidenceOnServers:
     def advance(self, values: Values, batch: Any) -> tuple[Metrics, Values]:
         """See `Residence`."""
         state, metrics = self._step(self._entered(values), batch)
-        return metrics, self._left(state)
+        told = {name: value for name, value in metrics.items() if name not in _OF_SERVERS}
+        return told, self._left(state)
 
     def _entered(self, values: Values) -> TrainState:
         if self._state is None:

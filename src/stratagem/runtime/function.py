@@ -1,12 +1,15 @@
 """A user's function that runs on a task of the cluster: traced here, shipped once, called by name there."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from stratagem.devices import DeviceSpec, log_placement
+from stratagem.devices import DeviceSpec
 from stratagem.devices.spec import as_spec
+from stratagem.errors import VariableMismatch
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.per_task import PerTask, TaskValue
 from stratagem.runtime.place import Place
@@ -25,27 +28,61 @@ class RemoteFunction:
     Args:
         shipments: The function's programs.
         place: Where it runs.
+        assign_to: Variables that take its first results.
+        add_to: Variables that the results after those are added to.
         peers: The cluster.
         timeout: Seconds for each call.
+        wait: Whether to wait for a task that is not up.
     """
 
-    def __init__(self, shipments: Shipments, place: Place, peers: Peers, timeout: float) -> None:
+    def __init__(
+        self,
+        shipments: Shipments,
+        place: Place,
+        assign_to: Sequence[RemoteVariable],
+        add_to: Sequence[RemoteVariable],
+        peers: Peers,
+        timeout: float,
+        wait: bool = True,
+    ) -> None:
         self._shipments = shipments
         self._place = place
+        self._assign_to = list(assign_to)
+        self._add_to = list(add_to)
         self._peers = peers
         self._timeout = timeout
-        self._logged: set[str] = set()
+        self._wait = wait
 
-    def at(self, device: str | DeviceSpec, timeout: float | None = None) -> "RemoteFunction":
+    def at(
+        self,
+        device: str | DeviceSpec,
+        timeout: float | None = None,
+        assign_to: Sequence[RemoteVariable] | None = None,
+        *,
+        wait: bool = True,
+    ) -> "RemoteFunction":
         """The same function on another task: what is traced for one is traced for all.
 
         Args:
             device: Where.
             timeout: Seconds for each call, if not as many as here.
+            assign_to: Variables that take its first results there, if not the same as here; of the same shapes.
+            wait: Whether to wait for a task that is not up: who has others to turn to does not.
         """
-        place = Place.of(as_spec(device), self._place.task)
+        targets = self._assign_to if assign_to is None else list(assign_to)
+        if not self._shipments.serve([*targets, *self._add_to]):
+            raise VariableMismatch(
+                f"assign_to is {[each.name for each in targets]}, of other shapes or dtypes than "
+                f"{[each.name for each in self._assign_to]}: give variables like those, or make another function"
+            )
         return RemoteFunction(
-            self._shipments, place, self._peers, self._timeout if timeout is None else timeout
+            self._shipments,
+            Place.of(as_spec(device), self._place.task),
+            targets,
+            self._add_to,
+            self._peers,
+            self._timeout if timeout is None else timeout,
+            wait,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +99,8 @@ class RemoteFunction:
         if not any(isinstance(leaf, PerTask) for leaf in given):
             return given, tree
         found = [
-            leaf.on(peer, self._timeout, anew=anew) if isinstance(leaf, PerTask) else leaf for leaf in given
+            leaf.on(partial(self._call, peer), peer.task, anew=anew) if isinstance(leaf, PerTask) else leaf
+            for leaf in given
         ]
         leaves, whole = jax.tree.flatten(jax.tree.unflatten(tree, found), is_leaf=is_leaf)
         return leaves, whole
@@ -86,25 +124,25 @@ class RemoteFunction:
                 tensors.append(array)
                 kinds.append((array.shape, array.dtype, is_bytes))
         shipment = self._shipments.find(tree, tuple(kinds), self._platform(peer))
-        self._log(shipment.program.content_hash)
+        self._shipments.log(shipment, self._place.task + self._place.device)
         fields: Fields = {
             "program": shipment.program.content_hash,
             "device": self._place.device,
             "inputs": inputs,
             "outputs": [
-                *([ASSIGN, variable.task, variable.name] for variable in self._shipments.assign_to),
-                *([ADD, variable.task, variable.name] for variable in self._shipments.add_to),
+                *([ASSIGN, variable.task, variable.name] for variable in self._assign_to),
+                *([ADD, variable.task, variable.name] for variable in self._add_to),
                 *([RETURN] for _ in shipment.are_bytes),
             ],
         }
 
         def run() -> Response:
-            return peer.call("program.run", fields, tensors, timeout=self._timeout)
+            return self._call(peer, "program.run", fields, tensors)
 
         response = run()
         if response.fields.get("missing"):  # its first call there, or it was restarted, or had to forget
             artifact = np.frombuffer(shipment.program.artifact, np.uint8)
-            peer.call("program.load", fields, [artifact], timeout=self._timeout)
+            self._call(peer, "program.load", fields, [artifact])
             response = run()
         if response.fields.get("unsuitable"):
             return None
@@ -113,10 +151,8 @@ class RemoteFunction:
 
     def _platform(self, peer: Peer) -> str:
         if "platform" not in peer.info:
-            peer.call("ping", timeout=self._timeout)
+            self._call(peer, "ping", {})
         return str(peer.info["platform"])
 
-    def _log(self, program: str) -> None:
-        if program not in self._logged:
-            self._logged.add(program)
-            log_placement(self._shipments.name, "Program", self._place.task + self._place.device)
+    def _call(self, peer: Peer, name: str, fields: Fields, tensors: Sequence[Array] = ()) -> Response:
+        return peer.call(name, fields, tensors, timeout=self._timeout, wait=self._wait)

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from stratagem.runtime.wire import Peer
+from stratagem.runtime.wire import Fields, Response
 
+TaskCall: TypeAlias = Callable[[str, Fields], Response]
+"""Calls a task: the name of the call, and plain values."""
 Supplier: TypeAlias = Callable[[list[list[Any]]], list[Any] | None]
 """Gives the values for all references of its kind in a call, on their task; `None` if it has no such values, or others
 by now: nothing is used up then, and the client asks anew what there is."""
@@ -31,11 +33,11 @@ class PerTask(ABC):
     """An argument of a remote function that stands for something of the task where it runs."""
 
     @abstractmethod
-    def on(self, peer: Peer, timeout: float, *, anew: bool) -> Any:
+    def on(self, call: TaskCall, task: str, *, anew: bool) -> Any:
         """What it is on this task: a tree of `TaskValue`.
 
         Args:
-            peer: The task.
-            timeout: Seconds for calls of it.
+            call: Calls the task.
+            task: The task's name.
             anew: Whether what was known of it did not hold.
         """

@@ -162,7 +162,14 @@ class Session:
         if both := set(assigned) & set(added):
             names = ", ".join(sorted(variable.name for variable in both))
             raise VariableMismatch(f"assign_to and add_to both name {names}: give a variable to one of them")
-        return RemoteFunction(Shipments(fn, assigned, added), self._place(device), self._peers, self.timeout)
+        return RemoteFunction(
+            Shipments(fn, [*assigned, *added]),
+            self._place(device),
+            assigned,
+            added,
+            self._peers,
+            self.timeout,
+        )
 
     def run(self, fn: Callable[..., Any], *args: Any, device: str | DeviceSpec | None = None) -> Any:
         """Run a function once, where `device` (or the enclosing `sg.device`) says; the result as NumPy arrays."""

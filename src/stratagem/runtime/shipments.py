@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from stratagem.devices import log_placement
 from stratagem.errors import VariableMismatch
 from stratagem.runtime.programs import Program, export_program
 from stratagem.runtime.remote_variable import RemoteVariable
@@ -37,22 +38,29 @@ class Shipments:
 
     Args:
         fn: The function, of arrays, RemoteVariables, or trees of them.
-        assign_to: Variables that take its first results.
-        add_to: Variables that the results after those are added to.
-
-    Attributes:
-        name: The function's name.
+        variables: What its first results are for: variables such as these.
     """
 
-    def __init__(
-        self, fn: Callable[..., Any], assign_to: Sequence[RemoteVariable], add_to: Sequence[RemoteVariable]
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], variables: Sequence[RemoteVariable]) -> None:
         self._fn = fn
-        self.assign_to = list(assign_to)
-        self.add_to = list(add_to)
-        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self._variables = list(variables)
+        self._name = getattr(fn, "__name__", type(fn).__name__)
         self._known: dict[Any, Shipment] = {}
+        self._logged: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
+
+    def serve(self, variables: Sequence[RemoteVariable]) -> bool:
+        """Whether the first results are also fit for these variables."""
+        return [(each.shape, each.dtype) for each in variables] == [
+            (each.shape, each.dtype) for each in self._variables
+        ]
+
+    def log(self, shipment: Shipment, place: str) -> None:
+        """Write into the placement log that a program runs somewhere, once."""
+        key = (shipment.program.content_hash, place)
+        if key not in self._logged:
+            self._logged.add(key)
+            log_placement(self._name, "Program", place)
 
     def find(self, tree: Any, kinds: tuple[ArgumentKind, ...], platform: str) -> Shipment:
         """The program for such arguments, traced when they are first seen."""
@@ -85,8 +93,7 @@ class Shipments:
 
     def _split(self, returned: Any) -> tuple[list[Any], Any]:
         """What a call of the function returned, as the values for variables and the rest."""
-        variables = [*self.assign_to, *self.add_to]
-        count = len(variables)
+        count = len(self._variables)
         if count == 0:
             return [], returned
         parts = returned if isinstance(returned, tuple) else (returned,)
@@ -95,7 +102,7 @@ class Shipments:
                 f"the function returns {len(parts)} values, and {count} variables are to be assigned: return the new "
                 "values first, in the order of assign_to and then of add_to, then the result"
             )
-        for variable, value in zip(variables, parts, strict=False):
+        for variable, value in zip(self._variables, parts, strict=False):
             shape, dtype = np.shape(value), getattr(value, "dtype", None)
             if shape != variable.shape or str(dtype) != variable.dtype:
                 raise VariableMismatch(

@@ -8,7 +8,6 @@ from typing import Any, Literal, Self, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from stratagem.cluster import ClusterSpec
 from stratagem.errors import StrategyError
@@ -19,7 +18,7 @@ from stratagem.strategies.fronts import fronts_in_use
 from stratagem.strategies.input_context import InputContext
 from stratagem.strategies.per_replica import PerReplica
 from stratagem.strategies.workers import Workers
-from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, new_state, state_of
+from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
 
 M = TypeVar("M")
 
@@ -125,7 +124,7 @@ class Strategy:
         """
         if isinstance(params, Trainable):
             return self._engine.lay_out(state_of(params, optimizer, ema_decay, seed))
-        if not isinstance(optimizer, optax.GradientTransformation):
+        if not callable(getattr(optimizer, "init", None)) or isinstance(optimizer, Updater):
             raise StrategyError(f"parameters by themselves want an optax optimizer, not {type(optimizer)}")
         return self._engine.lay_out(new_state(params, optimizer, ema_decay, seed))
 

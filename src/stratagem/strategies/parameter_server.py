@@ -4,15 +4,16 @@ import logging
 from typing import Literal
 
 from stratagem import environment
-from stratagem.cluster import ClusterConfig
+from stratagem.cluster import ClusterConfig, ClusterSpec, resolve_cluster
 from stratagem.devices import share_host
 from stratagem.errors import StrategyError, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
-from stratagem.runtime import Server
+from stratagem.runtime import Server, Session
 from stratagem.runtime.peers import task_name
 from stratagem.strategies.base import Strategy
+from stratagem.strategies.in_graph import InGraphEngine, InGraphFeed, InGraphWorkers, in_graph_rule
 from stratagem.strategies.own_task import ClusterLike, own_config, worker_tasks
 from stratagem.strategies.parameter_server_engine import ParameterServerEngine
 from stratagem.strategies.replicas import Replicas
@@ -37,7 +38,10 @@ class ParameterServerStrategy(Strategy):
         partitioner: Who holds what: `RoundRobin()` (the default), `GreedyLoadBalancing()`; or `FixedShards`,
             `MinSizeShards`, `MaxSizeShards`, or a function of shape and dtype, which cut variables by rows.
         devices_per_worker: How many local devices each worker trains with, in step; all by default.
-        replication: `between-graph`: every worker runs this script.
+        replication: `between-graph`: every worker runs this script. `in-graph`: one client runs it (`stratagem run
+            --single-client`, or a process that is given `cluster` and is no task of it) and drives all workers, which
+            run no code of the user's; they take `Sync()` or `Async()`. Under `Async` a step does not wait for its batch,
+            and its metrics are numbers that do when they are looked at.
         snapshot_dir: Where the servers keep cuts of all they hold, from which a lost one comes back. `stratagem
             run` makes a directory for the run; with neither, there are none.
         snapshot_secs: Seconds from cut to cut.
@@ -65,6 +69,10 @@ class ParameterServerStrategy(Strategy):
     ) -> None:
         rule = Async() if update is None else update
         _check(rule, replication, snapshot_secs, rejoin_timeout, devices_per_worker)
+        if replication == "in-graph":
+            driven = in_graph_rule(rule, devices_per_worker, snapshot_dir)
+            self._drive(cluster, driven, partitioner, rejoin_timeout)
+            return
         config = _own_task(cluster)
         if config.job_name == "ps":
             _serve(config)
@@ -93,14 +101,52 @@ class ParameterServerStrategy(Strategy):
         aggregated = rule.replicas_to_aggregate if isinstance(rule, Sync) else 1
         super().__init__(engine, known, feed=ServerFeed(replicas, known), workers_in_sync=aggregated)
 
+    def _drive(
+        self,
+        cluster: ClusterLike | None,
+        rule: Async | Sync,
+        partitioner: Partitioner | None,
+        rejoin_timeout: float,
+    ) -> None:
+        """Be the one client of all workers, or one of the tasks that only serve it."""
+        own: str | None = None
+        if cluster is not None and resolve_cluster() is None:  # a client from outside of the cluster
+            spec = _with_servers(ClusterSpec(cluster))
+        else:
+            config = _own_task(cluster)
+            if config.job_name == "ps":
+                _serve(config)
+            worker_tasks(config)  # raises for a task that does not train
+            if not config.is_chief:
+                _serve(config)
+            spec, own = config.cluster, task_name(config.job_name, config.task_index)
+        client = InGraphWorkers(spec, own, rejoin_timeout)
+        engine = InGraphEngine(client, rule, partitioner, rejoin_timeout)
+        is_sync = isinstance(rule, Sync)
+        in_sync = len(client.crew.tasks) if is_sync else 1
+        super().__init__(engine, client, feed=InGraphFeed(takes_turns=not is_sync), workers_in_sync=in_sync)
+
+    @property
+    def session(self) -> Session:
+        """The connection by which a single client drives the workers.
+
+        Raises:
+            StrategyError: There is no single client.
+        """
+        if not isinstance(self._workers, InGraphWorkers):
+            raise StrategyError(
+                "only with replication='in-graph' does one client drive the workers; here each runs this script"
+            )
+        return self._workers.crew.session
+
 
 def _check(
     rule: object, replication: str, snapshot_secs: float, rejoin_timeout: float, devices: int | None
 ) -> None:
     if not isinstance(rule, Async | Sync | BoundedStaleness):
         raise StrategyError(f"update is {rule!r}; give sg.Async(), sg.Sync() or sg.BoundedStaleness(steps)")
-    if replication != "between-graph":
-        raise StrategyError(f"replication is {replication!r}; it can be 'between-graph'")
+    if replication not in ("between-graph", "in-graph"):
+        raise StrategyError(f"replication is {replication!r}; it can be 'between-graph' or 'in-graph'")
     for name, value in {"snapshot_secs": snapshot_secs, "rejoin_timeout": rejoin_timeout}.items():
         if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
             raise StrategyError(f"{name} is {value!r}; give a number of seconds above 0")
@@ -115,16 +161,21 @@ def _own_task(cluster: ClusterLike | None) -> ClusterConfig:
             "a ParameterServerStrategy needs a cluster, and neither flags (--job_name, --task_index, --ps_hosts, "
             "--worker_hosts) nor TF_CONFIG tell of one: start it with `stratagem run --ps 1 --workers 2 SCRIPT`"
         )
-    if "ps" not in config.cluster.jobs:
-        raise StrategyError(
-            f"the cluster has no ps task, only {', '.join(config.cluster.jobs)}: add one (stratagem run --ps 1), or use "
-            "MultiWorkerMirroredStrategy, which needs none"
-        )
+    _with_servers(config.cluster)
     return config
 
 
+def _with_servers(cluster: ClusterSpec) -> ClusterSpec:
+    if "ps" not in cluster.jobs:
+        raise StrategyError(
+            f"the cluster has no ps task, only {', '.join(cluster.jobs)}: add one (stratagem run --ps 1), or use "
+            "MultiWorkerMirroredStrategy, which needs none"
+        )
+    return cluster
+
+
 def _serve(config: ClusterConfig) -> None:
-    """Be a parameter server until the job is done."""
+    """Be a server until the job is done."""
     share_host(config)
     with Server(config.cluster, config.job_name, config.task_index) as server:
         server.join()

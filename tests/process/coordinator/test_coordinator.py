@@ -1,6 +1,8 @@
 """A single client that schedules closures on workers which are killed, fail, and have data of their own."""
 
 import threading
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +25,11 @@ def test_closures_run_on_all_workers_and_their_values_come_back(
         return result, result
 
     before = session.status()
-    values = [
-        coordinator.schedule(weigh, (w, np.full(3, n, np.float32)), {"factor": 2.0}, add_to=total)
-        for n in range(60)
-    ]
+    values = []
+    memory = np.zeros(3, np.float32)
+    for n in range(60):
+        memory[:] = n  # as who makes batches may do: what is queued is not touched
+        values.append(coordinator.schedule(weigh, (w, memory), {"factor": 2.0}, add_to=total))
     coordinator.join()
     assert coordinator.done()
     after = session.status()
@@ -38,21 +41,28 @@ def test_closures_run_on_all_workers_and_their_values_come_back(
 
 
 def test_an_error_surfaces_once_and_cancels_what_is_queued(session: sg.Session) -> None:
-    hold = threading.Event()
-    with sg.ClusterCoordinator(session, queue_size=100) as coordinator:
+    hold, is_in = threading.Event(), threading.Semaphore(0)
 
+    def failing() -> Callable[[jax.Array], jax.Array]:
         def fails(x: jax.Array) -> jax.Array:
+            is_in.release()
             hold.wait(30)  # while it is traced, on the client: so that others are queued behind it
             raise ValueError("the closure's own error")
 
-        failing = [coordinator.schedule(fails, (1.0,)) for _ in range(2)]
+        return fails
+
+    with sg.ClusterCoordinator(session, queue_size=100) as coordinator:
+        failures = [coordinator.schedule(failing(), (1.0,)) for _ in range(2)]
+        assert is_in.acquire(timeout=30)
+        assert is_in.acquire(timeout=30)
         queued = [coordinator.schedule(jnp.sin, (0.0,)) for _ in range(5)]
+        assert not coordinator.done()
         hold.set()
         with pytest.raises(ValueError, match="the closure's own error"):
             coordinator.join()
-        for value in failing:
+        for value in failures:
             with pytest.raises(ValueError, match="the closure's own error"):
-                value.fetch()
+                value.fetch(timeout=30)
         for value in queued:
             with pytest.raises(sg.ClosureCancelled, match="another one failed"):
                 value.fetch(timeout=30)
@@ -173,7 +183,7 @@ def test_datasets_that_cannot_be_made(
         coordinator.join()
 
 
-def test_a_worker_is_killed_again_and_again(cluster: ImportingCluster, session: sg.Session) -> None:
+def test_a_worker_is_killed_and_comes_back(cluster: ImportingCluster, session: sg.Session) -> None:
     count = 300
     effects = session.variable(np.zeros(count, np.float32), device="/job:ps/task:0")
     with sg.ClusterCoordinator(session) as coordinator:
@@ -191,8 +201,7 @@ def test_a_worker_is_killed_again_and_again(cluster: ImportingCluster, session: 
         for number in range(count):
             values.append(coordinator.schedule(work, (batches, number), add_to=effects))
             if number == 40:
-                killed = cluster.process("worker", 0).pid
-                until("it to have run some", lambda: ran_on(killed))
+                until("it to have run some", partial(ran_on, cluster.process("worker", 0).pid))
                 cluster.kill("worker", 0)
             if number == 80:
                 cluster.start("worker", 0)
@@ -203,6 +212,16 @@ def test_a_worker_is_killed_again_and_again(cluster: ImportingCluster, session: 
             values.append(coordinator.schedule(work, (batches, 0), add_to=effects))
             coordinator.join()
         assert min(ran_on(back)) == 1.0, "it has made its dataset anew"
+
+
+def test_an_idle_worker_is_killed(cluster: ImportingCluster, session: sg.Session) -> None:
+    with sg.ClusterCoordinator(session) as coordinator:
+        coordinator.fetch([coordinator.schedule(jnp.sin, (0.0,)) for _ in range(10)])
+        cluster.kill("worker", 1)
+        values = [coordinator.schedule(jnp.cos, (0.0,)) for _ in range(10)]
+        coordinator.join()
+        assert coordinator.fetch(values) == [1.0] * 10
+    cluster.start("worker", 1)
 
 
 def test_all_workers_are_gone_for_a_while(cluster: ImportingCluster, session: sg.Session) -> None:

@@ -24,10 +24,14 @@ ALIKE = [
     "backed_up",
     "loaded",
     "failing",
-    "meddled",
 ]
 """What comes to the same under every strategy whose workers are in step."""
-ALL = (*ALIKE, "noisy", "scaled")
+KNOWN = {
+    "untrained": "workers of a parameter server evaluate and predict with values of their own before they train",
+    "few": "the same, and a worker that never had a row tells of the strategy's metrics too",
+}
+"""What parameter servers are known to do otherwise."""
+ALL = (*ALIKE, "noisy", "scaled", "shuffled")
 
 
 @dataclass(frozen=True)
@@ -59,18 +63,25 @@ class Start:
 STARTS = [
     Start(
         {
-            "plain": Contender("None"),
-            "OneDevice": Contender("sg.OneDeviceStrategy()", ("everyday", "own_step", "failing", "noisy")),
-            "Mirrored": Contender("sg.MirroredStrategy()"),
-            "CentralStorage": Contender(
-                "sg.CentralStorageStrategy()", ("everyday", "averaged", "noisy", "scaled")
+            "plain": Contender("None", (*ALL, "meddled")),
+            "OneDevice": Contender("sg.OneDeviceStrategy()", ("own_step", "failing")),
+            "Mirrored": Contender(
+                "sg.MirroredStrategy()",
+                ("everyday", "outputs", "few", "loaded", "noisy", "scaled", "shuffled"),
             ),
-            "TPU": Contender("__import__('strategies_on_cpu').tpu_strategy()", ("outputs", "called_back")),
+            "CentralStorage": Contender("sg.CentralStorageStrategy()", ("averaged", "called_back", "noisy")),
+            "TPU": Contender("__import__('strategies_on_cpu').tpu_strategy()", ("untrained", "backed_up")),
         },
         devices=2,
     ),
     Start(
-        {"MultiWorkerMirrored": Contender("sg.MultiWorkerMirroredStrategy(communication='shm')")}, workers=2
+        {
+            "MultiWorkerMirrored": Contender(
+                "sg.MultiWorkerMirroredStrategy(communication='shm')",
+                tuple(case for case in ALL if case not in ("outputs", "few")),
+            )
+        },
+        workers=2,
     ),
     Start(
         {
@@ -84,7 +95,7 @@ STARTS = [
     Start(
         {
             "ParameterServer, in step": Contender(
-                "sg.ParameterServerStrategy(update=sg.Sync())", is_served=True
+                "sg.ParameterServerStrategy(update=sg.Sync())", (*ALL, "meddled"), is_served=True
             )
         },
         workers=2,
@@ -93,9 +104,23 @@ STARTS = [
     Start(
         {
             "ParameterServer, one worker": Contender(
-                "sg.ParameterServerStrategy()", ("everyday", "backed_up", "failing"), is_served=True
+                "sg.ParameterServerStrategy()", ("backed_up", "failing"), is_served=True
             )
         },
+        ps=1,
+    ),
+    Start(
+        {"ParameterServer, in turns": Contender("sg.ParameterServerStrategy()", ("turns",), is_served=True)},
+        workers=2,
+        ps=1,
+    ),
+    Start(
+        {
+            "ParameterServer, in turns and not far apart": Contender(
+                "sg.ParameterServerStrategy(update=sg.BoundedStaleness(1))", ("turns",), is_served=True
+            )
+        },
+        workers=2,
         ps=1,
     ),
 ]
@@ -188,8 +213,12 @@ def compare(found: Found, expected: Found, tolerance: float = 1e-6) -> None:
             np.testing.assert_allclose(found[name], value, rtol=10 * tolerance, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("case", ALIKE)
-def test_as_plain_keras_on_every_worker(job: Job, plain: Job, case: str) -> None:
+@pytest.mark.parametrize("case", [*ALIKE, "meddled"])
+def test_as_plain_keras_on_every_worker(
+    request: pytest.FixtureRequest, job: Job, plain: Job, case: str
+) -> None:
+    if job.contender.is_served and case in KNOWN:
+        request.applymarker(pytest.mark.xfail(strict=True, reason=KNOWN[case], raises=AssertionError))
     (expected,) = plain.of(case)
     for found in job.of(case):
         compare(found, expected)
@@ -211,15 +240,16 @@ def test_statistics_and_random_numbers_are_those_of_one_process_or_each_workers_
 
 def test_half_precision(job: Job, plain: Job) -> None:
     (expected,) = plain.of("scaled")
-    # Where servers update, each worker leaves out what is not finite by itself: a step is made of the others'.
-    is_served = job.contender.is_served
-    names = [name for name in expected if "weights" in name or not is_served]
     for found in job.of("scaled"):
-        compare(
-            {name: found[name] for name in names},
-            {name: expected[name] for name in names},
-            1e-2 if is_served else 1e-4,
-        )
+        if job.contender.is_served:
+            # Each worker leaves out what is not finite by itself: a step is made of the others' rows.
+            assert sorted(found) == sorted(expected)
+            for name in (name for name in expected if "weights" in name):
+                np.testing.assert_allclose(found[name], expected[name], atol=0.1, err_msg=name)
+        else:
+            # A sum that has become infinite is told as such by one process only.
+            names = [name for name in expected if not name.startswith("history")]
+            compare({name: found[name] for name in names}, {name: expected[name] for name in names}, 1e-4)
 
 
 def test_only_the_chief_writes(job: Job) -> None:
@@ -236,12 +266,33 @@ def test_only_the_chief_writes(job: Job) -> None:
 def test_only_the_chief_shows_progress(job: Job) -> None:
     if len(job.of("loaded")) == 1:
         pytest.skip("there is no one else")
-    assert [line for line in job.said.splitlines() if "ms/step" in line or "s/step" in line]
-    assert "[worker:0] Epoch 1/1" in job.said or "Epoch 1/1" in job.said
-    assert job.said.count("Epoch 1/1") == 1
+    (progress,) = [line for line in job.said.splitlines() if "/step" in line]
+    assert progress.startswith("[worker:0]")
 
 
 def test_who_is_not_chief_is_told_once_that_it_has_no_say(job: Job) -> None:
     if len(job.of("meddled")) == 1 or not job.contender.is_served:
         pytest.skip("nobody is told anything")
     assert job.said.count("has changed variables or hyperparameters of meddled, which has no effect") == 1
+
+
+def test_all_workers_draw_the_same_order(job: Job) -> None:
+    found = job.of("shuffled")
+    for each in found:
+        assert len(set(map(tuple, each["order"].reshape(6, 3)))) > 1, "the same order in every epoch"
+        compare(each, found[0])
+
+
+def test_workers_in_turns_make_one_pass_together(job: Job) -> None:
+    found = job.of("turns")
+    # Three batches, four times: the worker that ends last knows of all of them.
+    assert max(each["iterations"] for each in found) == 12
+    for each in found:
+        assert np.isfinite(each["history/loss"]).all()
+        assert each["history/loss"].shape == (4,)
+
+
+def test_the_chief_stops_workers_in_turns(job: Job) -> None:
+    chief, other = job.of("turns")
+    assert chief["epochs"] == 3
+    assert other["epochs"] < 10**6

@@ -3,6 +3,7 @@
 Where each training is to go on, a `Place` says.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ Case = Callable[[Place], Found]
 
 ROWS = 21
 """In batches of ten: two that divide over two workers and one of a single row, which leaves some without any."""
+SIZES = (8, 8, 5)
+"""The same rows in batches that divide over three workers as little as over two."""
 _RANDOM = np.random.default_rng(0)
 X = _RANDOM.standard_normal((ROWS, 4)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.float32)[:, None]
@@ -42,10 +45,10 @@ Z = np.stack([X[:, 0] > 0, X[:, 1] > 0, X[:, 2] > 0], axis=1).astype(np.float32)
 WEIGHTS = np.linspace(0.5, 1.5, ROWS).astype(np.float32)
 
 
-class Blocks(keras.utils.PyDataset):
+class Blocks(keras.utils.PyDataset):  # type: ignore[misc]
     """Rows in batches of sizes that vary."""
 
-    def __init__(self, *arrays: Any, sizes: tuple[int, ...] = (8, 5, 7, 1)) -> None:
+    def __init__(self, *arrays: Any, sizes: tuple[int, ...] = SIZES) -> None:
         super().__init__()
         self._arrays = arrays
         self._ends = np.cumsum(sizes)
@@ -59,7 +62,7 @@ class Blocks(keras.utils.PyDataset):
         return jax.tree.map(lambda array: array[rows], self._arrays)
 
 
-def blocks(sizes: tuple[int, ...] = (8, 5, 7, 1)) -> Iterator[Any]:
+def blocks(sizes: tuple[int, ...] = SIZES) -> Iterator[Any]:
     """The same as a generator, without end."""
     dataset = Blocks(X, Y, sizes=sizes)
     while True:
@@ -119,20 +122,20 @@ def everyday(place: Place) -> Found:
         shuffle=False,
         verbose=0,
         class_weight={0: 1.0, 1: 2.0},
-        validation_data=(X[:11], Y[:11], WEIGHTS[:11]),
+        validation_data=(X[:11], Y[:11]),
     )
     found = {**told(history), **held(model)}
-    found.update(numbered("evaluate", model.evaluate(X, Y, batch_size=8, verbose=0)))
+    found.update(numbered("evaluate", model.evaluate(X, Y, batch_size=10, verbose=0)))
     found["predict"] = model.predict(X, batch_size=10, verbose=0)
-    found.update(numbered("train_on_batch", model.train_on_batch(X[:5], Y[:5], sample_weight=WEIGHTS[:5])))
-    found.update(numbered("test_on_batch", model.test_on_batch(X[:5], Y[:5])))
-    found["predict_on_batch"] = model.predict_on_batch(X[:3])
-    found["call"] = np.asarray(model(X[:3]))
+    found.update(numbered("train_on_batch", model.train_on_batch(X[:10], Y[:10], sample_weight=WEIGHTS[:10])))
+    found.update(numbered("test_on_batch", model.test_on_batch(X[:10], Y[:10])))
+    found["predict_on_batch"] = model.predict_on_batch(X[:10])
+    found["call"] = np.asarray(model(X[:10]))
     model.set_weights([weight * 0.5 for weight in model.get_weights()])
-    found.update(numbered("evaluate again", model.evaluate(X[:7], Y[:7], verbose=0)))
+    found.update(numbered("evaluate again", model.evaluate(X[:10], Y[:10], verbose=0)))
     model.optimizer.learning_rate = 0.1
     history = model.fit(
-        X, Y, batch_size=10, epochs=3, initial_epoch=1, shuffle=False, verbose=0, validation_split=0.3
+        X, Y, batch_size=10, epochs=3, initial_epoch=1, shuffle=False, verbose=0, sample_weight=WEIGHTS
     )
     found.update({**told(history, "again"), **held(model, "after")})
     return found
@@ -172,7 +175,7 @@ def outputs(place: Place) -> Found:
     return {**found, **{f"predict/{name}": value for name, value in predicted.items()}}
 
 
-class OwnStep(keras.Model):
+class OwnStep(keras.Model):  # type: ignore[misc]
     """A model that trains in a way of its own: on the mean of two losses, and with a metric of its own."""
 
     def __init__(self) -> None:
@@ -209,7 +212,7 @@ def own_step(place: Place) -> Found:
         model = OwnStep()
         model.compile(keras.optimizers.Adam(0.02, gradient_accumulation_steps=2))
     history = model.fit(blocks(), epochs=2, steps_per_epoch=5, shuffle=False, verbose=0)
-    return {**told(history), **held(model), "predict": model.predict(X, batch_size=9, verbose=0)}
+    return {**told(history), **held(model), "predict": model.predict(X, batch_size=8, verbose=0)}
 
 
 def averaged(place: Place) -> Found:
@@ -221,12 +224,12 @@ def averaged(place: Place) -> Found:
             keras.optimizers.AdamW(0.05, use_ema=True, ema_momentum=0.8, clipnorm=0.1), "mse", metrics=["mae"]
         )
     callbacks = [keras.callbacks.SwapEMAWeights()]
-    options: dict[str, Any] = {"batch_size": 10, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+    options: dict[str, Any] = {"batch_size": 7, "shuffle": False, "verbose": 0, "callbacks": callbacks}
     history = model.fit(X, Y, epochs=2, validation_data=(X, Y), **options)
     found = {**told(history), **held(model)}
     model.get_layer("frozen").trainable = True
     model.compile(keras.optimizers.SGD(0.05), "mae")
-    history = model.fit(X, Y, epochs=1, batch_size=10, shuffle=False, verbose=0)
+    history = model.fit(X, Y, epochs=1, batch_size=7, shuffle=False, verbose=0)
     return {**found, **told(history, "again"), **held(model, "after")}
 
 
@@ -246,11 +249,11 @@ def called_back(place: Place) -> Found:
         ),
     ]
     history = model.fit(
-        X, Y, batch_size=10, epochs=9, shuffle=False, verbose=0, validation_split=0.3, callbacks=callbacks
+        X, Y, batch_size=7, epochs=9, shuffle=False, verbose=0, validation_split=0.3, callbacks=callbacks
     )
     found = {**told(history), **held(model), "rates": rates}
-    found["evaluate"] = model.evaluate(X, Y, batch_size=10, verbose=0)
-    history = model.fit(X, Y, batch_size=10, shuffle=False, verbose=0)
+    found["evaluate"] = model.evaluate(X, Y, batch_size=7, verbose=0)
+    history = model.fit(X, Y, batch_size=7, shuffle=False, verbose=0)
     return {**found, **told(history, "again"), **held(model, "after")}
 
 
@@ -259,8 +262,8 @@ def untrained(place: Place) -> Found:
     with place.scope():
         model = dense()
         model.compile(keras.optimizers.SGD(0.2, momentum=0.5), "mse", metrics=["mae"])
-    found = {"predict": model.predict(X, batch_size=8, verbose=0)}
-    found.update(numbered("evaluate", model.evaluate(X, Y, batch_size=8, verbose=0)))
+    found = {"predict": model.predict(X, batch_size=7, verbose=0)}
+    found.update(numbered("evaluate", model.evaluate(X, Y, batch_size=7, verbose=0)))
     for number in range(3):
         found.update(
             numbered(f"batch {number}", model.train_on_batch(X[number : 5 + number], Y[number : 5 + number]))
@@ -291,7 +294,7 @@ def backed_up(place: Place) -> Found:
         first, second = dense(), dense()
         for model in (first, second):
             model.compile(keras.optimizers.Adam(0.05), "mse")
-    options: dict[str, Any] = {"batch_size": 10, "shuffle": False, "verbose": 0, "epochs": 4}
+    options: dict[str, Any] = {"batch_size": 7, "shuffle": False, "verbose": 0, "epochs": 4}
     failing = keras.callbacks.LambdaCallback(on_epoch_begin=fail)
     backup = place.directory / "backup"
     try:
@@ -308,7 +311,7 @@ def loaded(place: Place) -> Found:
     with place.scope():
         model = dense()
         model.compile(keras.optimizers.Adam(0.05), "mse")
-    options: dict[str, Any] = {"batch_size": 10, "shuffle": False, "verbose": 0}
+    options: dict[str, Any] = {"batch_size": 7, "shuffle": False, "verbose": 0}
     own = place.directory / f"worker-{place.worker}"
     own.mkdir()
     callbacks = [
@@ -338,12 +341,12 @@ def noisy(place: Place) -> Found:
     with place.scope():
         model = dense(keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dropout(0.3))
         model.compile("adam", "binary_crossentropy")
-    history = model.fit(X, Y, batch_size=10, epochs=2, shuffle=False, verbose=0, validation_data=(X, Y))
-    return {**told(history), **held(model), "predict": model.predict(X, verbose=0)}
+    history = model.fit(X, Y, batch_size=7, epochs=2, shuffle=False, verbose=0, validation_data=(X, Y))
+    return {**told(history), **held(model), "predict": model.predict(X, batch_size=7, verbose=0)}
 
 
 def scaled(place: Place) -> Found:
-    """Half precision, with the loss scaled."""
+    """Half precision, with the loss scaled, and a row whose gradient is not finite."""
     policy = keras.mixed_precision.dtype_policy()
     keras.mixed_precision.set_dtype_policy("mixed_float16")
     try:
@@ -351,13 +354,15 @@ def scaled(place: Place) -> Found:
             model = dense()
             model.compile(
                 keras.optimizers.LossScaleOptimizer(
-                    keras.optimizers.SGD(0.1), initial_scale=2.0**20, dynamic_growth_steps=3
+                    keras.optimizers.SGD(0.1), initial_scale=2.0**10, dynamic_growth_steps=3
                 ),
                 "mse",
             )
     finally:
         keras.mixed_precision.set_dtype_policy(policy)
-    history = model.fit(X, Y, batch_size=10, epochs=3, shuffle=False, verbose=0)
+    labels = Y.copy()
+    labels[8] = np.inf
+    history = model.fit(X, labels, batch_size=7, epochs=2, shuffle=False, verbose=0)
     return {**told(history), **held(model)}
 
 
@@ -409,7 +414,7 @@ def intact(place: Place) -> Found:
         "predict": 0,
     }.items():
         if blocks:
-            model.fit(Blocks(X, Y, sizes=(8, 5, 7, 1)[:blocks]), **_PLAINLY)
+            model.fit(Blocks(X, Y, sizes=SIZES[:blocks]), **_PLAINLY)
         found.update(held(model, name))
     return {**found, **told(model.fit(X, Y, batch_size=10, **_PLAINLY)), **held(model)}
 
@@ -446,22 +451,75 @@ def meddled(place: Place) -> Found:
     return {**told(history), **held(model)}
 
 
-ALIKE: dict[str, Case] = {
-    "everyday": everyday,
-    "outputs": outputs,
-    "own_step": own_step,
-    "averaged": averaged,
-    "called_back": called_back,
-    "untrained": untrained,
-    "few": few,
-    "backed_up": backed_up,
-    "loaded": loaded,
-    "failing": failing,
+def shuffled(place: Place) -> Found:
+    """Orders that are drawn at random, of blocks and of rows."""
+    order: list[int] = []
+
+    class Recorded(Blocks):
+        def __getitem__(self, index: int) -> Any:
+            order.append(index)
+            return super().__getitem__(index)
+
+    with place.scope():
+        model = dense()
+        model.compile("sgd", "mse")
+    model.fit(Recorded(X, Y, sizes=(7,) * 3), epochs=6, verbose=0)
+    model.fit(X, Y, batch_size=7, epochs=2, verbose=0)
+    return {"order": order[-18:], **held(model)}  # before them Keras draws to see what they look like
+
+
+def turns(place: Place) -> Found:
+    """Workers that take turns, until each has had all of its own; then the chief stops all."""
+    with place.scope():
+        counted, stopped = dense(), dense()
+        for model in (counted, stopped):
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+    data = Blocks(X, Y, sizes=(7, 7, 7))
+    history = counted.fit(data, epochs=4, shuffle=False, verbose=0)
+    found = {**told(history), "iterations": np.asarray(counted.optimizer.iterations)}
+    # Nobody goes on before all have finished: who has pushed all of its own holds no one up.
+    (place.directory / f"worker-{place.worker}").touch()
+    _wait_for(place.directory / "worker-0")
+    _wait_for(place.directory / "worker-1")
+    found.update(told(counted.fit(X[:7], Y[:7], shuffle=False, verbose=0), "single"))
+
+    def stop(epoch: int, logs: Any) -> None:
+        if place.worker == 0 and epoch == 2:
+            stopped.stop_training = True
+
+    callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=stop)]
+    history = stopped.fit(data, epochs=10**6, shuffle=False, verbose=0, callbacks=callbacks)
+    return {**found, "epochs": len(history.epoch), **held(stopped)}
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"nobody made {path}"
+        time.sleep(0.01)
+
+
+CASES: dict[str, Case] = {
+    each.__name__: each
+    for each in (
+        everyday,
+        outputs,
+        own_step,
+        averaged,
+        called_back,
+        untrained,
+        few,
+        backed_up,
+        loaded,
+        failing,
+        intact,
+        meddled,
+        noisy,
+        scaled,
+        shuffled,
+        turns,
+    )
 }
-"""What comes to the same under every strategy whose workers are in step."""
-LOOSE: dict[str, Case] = {"noisy": noisy, "scaled": scaled}
-"""What does so in one process only, or roughly."""
-CASES = {**ALIKE, **LOOSE, "intact": intact, "meddled": meddled}
 
 
 def run(case: Case, place: Place, seed: int = 1) -> Found:

@@ -1,4 +1,4 @@
-"""Keras computes with JAX here; what it is told of that must be there before anything imports it."""
+"""Keras computes with JAX here: it must be told before anything imports it."""
 
 import os
 

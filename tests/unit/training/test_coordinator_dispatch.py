@@ -129,6 +129,8 @@ def test_closing_cancels_what_is_queued() -> None:
     dispatch.scheduled(1)
     assert dispatch.closed() == [Cancel(1)]
     assert dispatch.running == {A: 0}
+    assert dispatch.lost(A) == [Cancel(0)], "nobody will run it again"
+    assert dispatch.is_done
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,12 +4,14 @@ import contextlib
 import itertools
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 from stratagem.cluster import resolve_cluster
 from stratagem.errors import (
@@ -22,7 +24,9 @@ from stratagem.errors import (
     TaskUnreachable,
 )
 from stratagem.runtime import RemoteFunction, RemoteVariable, Session
+from stratagem.runtime.losses import is_lost
 from stratagem.runtime.peers import task_name
+from stratagem.runtime.shipments import is_leaf
 from stratagem.strategies import ParameterServerStrategy
 from stratagem.training.coordinator.dispatch import Cancel, Dispatch, Fail, Order, Run
 from stratagem.training.coordinator.per_worker_dataset import PerWorkerDataset
@@ -32,6 +36,7 @@ _log = logging.getLogger("stratagem")
 _QUEUED_PER_WORKER = 16
 _MOST_FUNCTIONS = 128
 _PING_SECONDS = 5.0
+_PAUSE_SECONDS = 0.2
 _LOG_EVERY = 5.0
 _FAREWELL_SECONDS = 1.0
 
@@ -132,8 +137,10 @@ class ClusterCoordinator:
         Raises:
             StratagemError: The first error of what was scheduled before; or anything else that raised.
         """
-        function = self._function(fn, assign_to, add_to)
-        closure = _Closure(function, tuple(args), dict(kwargs or {}))
+        with self._changed:
+            function = self._function(fn, assign_to, add_to)
+        kept_args, kept_kwargs = jax.tree.map(_kept, (tuple(args), dict(kwargs or {})), is_leaf=is_leaf)
+        closure = _Closure(function, kept_args, kept_kwargs)
         with self._changed:
             self._wait(lambda: not self._dispatch.is_full or self._dispatch.has_failed, "schedule")
             self._raise_error()
@@ -199,8 +206,9 @@ class ClusterCoordinator:
                     dataset.close(self._session.peers[worker], _FAREWELL_SECONDS)
         if self._owns_session:
             self._session.close()
-        for thread in self._threads:
-            thread.join(_FAREWELL_SECONDS)
+        until = time.monotonic() + _FAREWELL_SECONDS
+        for thread in self._threads:  # one that is in the middle of a call ends when that does
+            thread.join(max(0.0, until - time.monotonic()))
 
     def __enter__(self) -> Self:
         return self
@@ -278,6 +286,8 @@ class ClusterCoordinator:
             except (TaskUnreachable, TaskLost, DeadlineExceeded) as error:
                 if not self._is_closed:
                     _log.warning("waiting for %s: %s", worker, error)
+                with self._changed:  # should the session be closed, it says so at once, again and again
+                    self._changed.wait_for(lambda: self._is_closed, _PAUSE_SECONDS)
             except StratagemError as error:  # another secret, another version: it will not do
                 _log.error("%s cannot be used: %s", worker, error)
                 return False
@@ -295,34 +305,27 @@ class ClusterCoordinator:
         """Run a closure on a worker; whether the worker is still there."""
         closure = self._closures[number]
         try:
-            value = closure.function.at(worker, self._timeout)(*closure.args, **closure.kwargs)
+            function = closure.function.at(worker, self._timeout, wait=False)
+            value = function(*closure.args, **closure.kwargs)
         except Exception as error:  # noqa: BLE001  a user's function may raise anything while it is traced
-            is_lost = self._is_lost(worker, error)
+            is_gone = is_lost(self._session.peers[worker], error)
             with self._changed:
-                if is_lost:
+                if is_gone:
                     _log.warning("%s is lost; what it ran is put back into the queue: %s", worker, error)
                     self._carry_out(self._dispatch.lost(worker))
                 else:
                     self._closures.pop(number).value.fail(error)
                     self._carry_out(self._dispatch.failed(worker, error))
-            return not is_lost
+            return not is_gone
         with self._changed:
             self._closures.pop(number).value.settle(value)
             self._carry_out(self._dispatch.finished(worker))
         return True
 
-    def _is_lost(self, worker: str, error: Exception) -> bool:
-        """Whether an error means that the worker is gone, rather than that what it ran has failed."""
-        if not isinstance(error, TaskLost | TaskUnreachable | DeadlineExceeded):
-            return False
-        if error.remote_traceback is None and not isinstance(error, DeadlineExceeded):
-            return True
-        # It told of another task that it has lost, or it takes long: then it answers something else.
-        try:
-            self._session.peers[worker].call("ping", timeout=_PING_SECONDS, wait=False)
-        except StratagemError:
-            return True
-        return False
+
+def _kept(leaf: Any) -> Any:
+    """An argument as it is now: the caller may use its memory for the next batch while this one is queued."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _key(variables: RemoteVariable | Sequence[RemoteVariable]) -> Any:

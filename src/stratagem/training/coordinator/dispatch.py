@@ -63,6 +63,7 @@ class Dispatch:
         self._newest_of_the_past = -1
         self._newest = -1
         self._error: Exception | None = None
+        self._is_closed = False
 
     # What there is to know.
 
@@ -129,7 +130,7 @@ class Dispatch:
                 self._idle.remove(worker)
             return []
         closure = self._running.pop(worker)
-        if self._is_past(closure) or self._error is not None:
+        if self._is_past(closure) or self._error is not None or self._is_closed:
             self._losses.pop(closure, None)
             return [Cancel(closure)]
         self._losses[closure] = self._losses.get(closure, 0) + 1
@@ -143,7 +144,8 @@ class Dispatch:
         return self._hand_out()
 
     def closed(self) -> list[Order]:
-        """No more is to run."""
+        """No more is to run; what runs may finish."""
+        self._is_closed = True
         return self._cancel_queued()
 
     def take_error(self) -> Exception | None:

@@ -5,11 +5,12 @@ import re
 import secrets
 import threading
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from stratagem.errors import DataError
-from stratagem.runtime.per_task import PerTask, TaskValue
+from stratagem.runtime.per_task import PerTask, TaskCall, TaskValue
 from stratagem.runtime.wire import Peer
 from stratagem.training.coordinator.structure import rebuild_structure
 
@@ -20,13 +21,15 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 class _Tally:
-    """The iterators that the workers hold for this client, and those that nobody here holds any more."""
+    """The iterators that workers hold for this client, and those that nobody here holds any more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._prefix = secrets.token_hex(8)
         self._open: dict[str, set[str]] = {}
+        self._dropped: deque[str] = deque()
+        self._unused: set[str] = set()
 
     def name(self) -> str:
         return f"{self._prefix}-{next(self._numbers)}"
@@ -35,14 +38,23 @@ class _Tally:
         with self._lock:
             self._open.setdefault(task, set()).add(name)
 
-    def take(self, task: str, living: "weakref.WeakSet[PerWorkerIterator]") -> list[str]:
-        """The iterators on a task that nobody holds."""
-        names = {each.name for each in living}
+    def drop(self, name: str) -> None:
+        """Nobody holds it any more. May be called in the middle of anything, by the collector: it takes no lock."""
+        self._dropped.append(name)
+
+    def unused(self, task: str) -> list[str]:
+        """The iterators on a task that nobody holds, for it to be told of."""
         with self._lock:
-            held = self._open.get(task, set())
-            gone = held - names
-            held -= gone
-        return sorted(gone)
+            while self._dropped:
+                self._unused.add(self._dropped.popleft())
+            found = self._open.get(task, set()) & self._unused
+            self._open.get(task, set()).difference_update(found)
+        return sorted(found)
+
+    def all(self, task: str) -> list[str]:
+        """All iterators on a task."""
+        with self._lock:
+            return sorted(self._open.pop(task, set()))
 
 
 class PerWorkerDataset:
@@ -66,21 +78,20 @@ class PerWorkerDataset:
         self.function = function
         self._places = dict(places)
         self._tally = _Tally()
-        self._iterators: weakref.WeakSet[PerWorkerIterator] = weakref.WeakSet()
 
     def __iter__(self) -> "PerWorkerIterator":
         """A new pass over it, on every worker; it begins where it is first used."""
         iterator = PerWorkerIterator(self, self._tally.name())
-        self._iterators.add(iterator)
+        weakref.finalize(iterator, self._tally.drop, iterator.name).atexit = False
         return iterator
 
-    def open(self, name: str, peer: Peer, timeout: float) -> Any:
+    def open(self, name: str, call: TaskCall, task: str) -> Any:
         """Have a worker begin a pass, unless it has; its next batch, as a tree of `TaskValue`."""
-        place = self._places[peer.task]
+        place = self._places[task]
         fields = {"iterator": name, "function": self.function, "place": place, "places": len(self._places)}
-        unused = self._tally.take(peer.task, self._iterators)
-        told = peer.call(OPEN, {**fields, "unused": unused}, timeout=timeout).fields
-        self._tally.opened(peer.task, name)
+        unused = self._tally.unused(task)
+        told = call(OPEN, {**fields, "unused": unused}).fields
+        self._tally.opened(task, name)
         leaves = [
             TaskValue((ELEMENT, name, number, told["signature"]), tuple(shape), str(dtype))
             for number, (shape, dtype) in enumerate(told["leaves"])
@@ -89,7 +100,7 @@ class PerWorkerDataset:
 
     def close(self, peer: Peer, timeout: float) -> None:
         """Have a worker let go of all passes."""
-        if names := self._tally.take(peer.task, weakref.WeakSet()):
+        if names := self._tally.all(peer.task):
             peer.call(CLOSE, {"iterators": names}, timeout=timeout, wait=False)
 
 
@@ -112,8 +123,8 @@ class PerWorkerIterator(PerTask):
             "coordinator.schedule(fn, args=(iterator,)), which gets the worker's next batch"
         )
 
-    def on(self, peer: Peer, timeout: float, *, anew: bool) -> Any:
+    def on(self, call: TaskCall, task: str, *, anew: bool) -> Any:
         """See `PerTask`."""
-        if anew or peer.task not in self._known:
-            self._known[peer.task] = self._dataset.open(self.name, peer, timeout)
-        return self._known[peer.task]
+        if anew or task not in self._known:
+            self._known[task] = self._dataset.open(self.name, call, task)
+        return self._known[task]

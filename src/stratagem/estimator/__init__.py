@@ -1,0 +1,24 @@
+"""The Estimator: a model function, a directory, and who trains where; TensorFlow's interface, on every strategy.
+
+A map, from the outside in:
+
+    canned              LinearRegressor and DNNClassifier
+    together            train_and_evaluate: who does what, alone and on a cluster
+    watching, finish    when the evaluator evaluates, and how it learns that the training is over
+    estimator           Estimator: train, evaluate, predict
+    loop, reports       the training loop; what is written and said of it
+    measuring, variables  evaluation and prediction; what a checkpoint holds
+    model, inputs       a model function and an input function, called and checked
+    spec, config, specs, hooks   what a user fills in
+"""
+
+from stratagem.estimator.canned import DNNClassifier as DNNClassifier
+from stratagem.estimator.canned import LinearRegressor as LinearRegressor
+from stratagem.estimator.config import RunConfig as RunConfig
+from stratagem.estimator.estimator import Estimator as Estimator
+from stratagem.estimator.hooks import Hook as Hook
+from stratagem.estimator.spec import EstimatorSpec as EstimatorSpec
+from stratagem.estimator.spec import ModeKeys as ModeKeys
+from stratagem.estimator.specs import EvalSpec as EvalSpec
+from stratagem.estimator.specs import TrainSpec as TrainSpec
+from stratagem.estimator.together import train_and_evaluate as train_and_evaluate

@@ -1,0 +1,107 @@
+"""What the checkpoints of an Estimator hold, read without a strategy: parameters to evaluate, variables by name."""
+
+import re
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from stratagem.errors import KeepError
+from stratagem.keep import Cut, Cuts, StoredArray
+from stratagem.training.checkpoint_form import check_form
+from stratagem.waist.functions import leaf_names
+
+_STEP = "global_step"
+_PARAMS = "params/"
+_PLACES = re.compile(r"\['([^']*)'\]|\[([^\]]*)\]|\.(\w+)")
+
+
+def checkpoint_directory(model_dir: Path) -> Path:
+    """Where in its directory a model has its checkpoints."""
+    return model_dir / "checkpoints"
+
+
+def open_checkpoint(model_dir: Path, path: str | PathLike[str] | None = None) -> Cut:
+    """A checkpoint, the newest that can be read by default.
+
+    Raises:
+        KeepError: There is none.
+    """
+    if path is not None:
+        given = Path(path).absolute()
+        cuts = Cuts(given.parent)
+        found = [step for step in cuts.steps() if cuts.path(step) == given]
+        if not found:
+            raise KeepError(
+                f"{given} is no checkpoint; give a path such as latest_checkpoint() returns: there are "
+                f"{', '.join(cuts.path(step).name for step in cuts.steps()) or 'none'} beside it"
+            )
+        return cuts.open(found[0])
+    directory = checkpoint_directory(model_dir)
+    cut = Cuts(directory).newest_readable()
+    if cut is None:
+        raise KeepError(
+            f"there is no checkpoint in {directory} yet: call train() first, or give the model_dir of a model that is "
+            "trained"
+        )
+    return cut
+
+
+def read_params(cut: Cut, like: Any) -> Any:
+    """The parameters that a checkpoint holds.
+
+    Args:
+        cut: The checkpoint.
+        like: Parameters of the same model.
+
+    Raises:
+        KeepError: They are of another model.
+    """
+    leaves, tree = jax.tree.flatten(like)
+    names = [f"{_PARAMS}{name}" for name in leaf_names(tree)]
+    expected = dict(zip(names, (_stored(leaf) for leaf in leaves), strict=True))
+    found = {name: entry.stored for name, entry in cut.manifest.tensors.items() if name.startswith(_PARAMS)}
+    check_form(found, expected, f"the checkpoint of step {cut.step} in {cut.directory.parent}")
+    return jax.tree.unflatten(tree, [cut.read(name) for name in names])
+
+
+def _stored(leaf: Any) -> StoredArray:
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+    return StoredArray(tuple(np.shape(leaf)), str(jax.dtypes.canonicalize_dtype(dtype)))
+
+
+def variable_names(cut: Cut) -> dict[str, str]:
+    """For each variable its name in the checkpoint: parameters are called by their place alone, `dense/kernel`."""
+    return {_readable(name): name for name in cut.names if name != "data"}
+
+
+def read_variable(cut: Cut, name: str) -> Any:
+    """A variable.
+
+    Raises:
+        KeepError: There is none of that name.
+    """
+    if name == _STEP:
+        return np.int64(cut.step)
+    names = variable_names(cut)
+    if name not in names:
+        raise KeepError(
+            f"the checkpoint of step {cut.step} has no variable {name!r}; it has {_STEP}, {', '.join(names)}"
+        )
+    return cut.read(names[name])
+
+
+def _readable(name: str) -> str:
+    """A name as people write it: `['dense']['kernel']` is `dense/kernel`.
+
+    Example:
+        >>> _readable("params/['dense']['kernel']"), _readable("opt_state/[0].mu['w']")
+        ('dense/kernel', 'opt_state/0/mu/w')
+    """
+    kind, _, place = name.partition("/")
+    parts = ["".join(found) for found in _PLACES.findall(place)]
+    if _PLACES.sub("", place):  # not such a name: it stays as it is
+        parts = [place]
+    return "/".join([*([] if kind == "params" else [kind]), *parts]) or "params"

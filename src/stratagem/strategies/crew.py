@@ -1,0 +1,93 @@
+"""The worker tasks that a single client drives: each part of the work has its own worker, or another while that is lost."""
+
+import logging
+import threading
+import time
+from typing import Any
+
+from stratagem.errors import StratagemError, TaskLost
+from stratagem.runtime import RemoteFunction, RemoteVariable, Session
+from stratagem.runtime.losses import is_lost
+
+_log = logging.getLogger("stratagem")
+_ASK_EVERY = 2.0
+_ASK_SECONDS = 1.0
+
+
+class Crew:
+    """The workers of a cluster, as their client sees them.
+
+    Args:
+        session: The cluster.
+        tasks: The workers.
+        rejoin_timeout: Seconds to wait for one of them when all are lost.
+    """
+
+    def __init__(self, session: Session, tasks: list[str], rejoin_timeout: float) -> None:
+        self.session = session
+        self.tasks = tasks
+        self._rejoin_timeout = rejoin_timeout
+        self._ask_again: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def run(self, function: RemoteFunction, number: int, targets: list[RemoteVariable], *args: Any) -> Any:
+        """Run part `number` of the work, which may be run twice; its first results go to the variables given."""
+        while True:
+            task = self._choose(number)
+            try:
+                return function.at(task, assign_to=targets, wait=False)(*args)
+            except StratagemError as error:
+                if not is_lost(self.session.peers[task], error):
+                    raise
+                _log.warning("%s is lost; another worker does its part until it comes back: %s", task, error)
+                with self._lock:
+                    self._ask_again[task] = time.monotonic() + _ASK_EVERY
+
+    def _choose(self, number: int) -> str:
+        """The worker of that number, or the next one that is there."""
+        count = len(self.tasks)
+        for turn in range(count):
+            task = self.tasks[(number + turn) % count]
+            if self._is_there(task):
+                return task
+        return self._first_to_return(number)
+
+    def _is_there(self, task: str) -> bool:
+        with self._lock:
+            asks_at = self._ask_again.get(task)
+            if asks_at is None:
+                return True
+            if time.monotonic() < asks_at:
+                return False
+            self._ask_again[task] = (
+                time.monotonic() + _ASK_EVERY
+            )  # one thread asks, others go by what is known
+        return self._answers(task)
+
+    def _answers(self, task: str) -> bool:
+        try:
+            self.session.peers[task].call("ping", timeout=_ASK_SECONDS, wait=False)
+        except StratagemError:
+            return False
+        with self._lock:
+            if self._ask_again.pop(task, None) is not None:
+                _log.warning("%s is back", task)
+        return True
+
+    def _first_to_return(self, number: int) -> str:
+        """Wait for any worker, though all are lost."""
+        began = time.monotonic()
+        said = began
+        while (now := time.monotonic()) - began < self._rejoin_timeout:
+            for turn in range(len(self.tasks)):
+                task = self.tasks[(number + turn) % len(self.tasks)]
+                if self._answers(task):
+                    return task
+            if now - said > 2 * _ASK_EVERY:
+                said = now
+                _log.warning("all workers are lost: %s; waiting for any of them", ", ".join(self.tasks))
+            threading.Event().wait(0.1)  # between two rounds of asking
+        raise TaskLost(
+            f"all workers are lost ({', '.join(self.tasks)}), and none has come back within {self._rejoin_timeout:g} s "
+            "(rejoin_timeout): start them again, and the client after them"
+        )

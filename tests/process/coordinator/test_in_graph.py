@@ -1,0 +1,161 @@
+"""One client, one set of variables on the servers, a copy of the compute on every worker."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import stratagem as sg
+from drills.cluster import ServedCluster
+from drills.processes import until
+
+ROWS = [8, 8, 7, 8, 1]
+"""Rows of the global batches, in turn: some divide over two workers, some do not, one leaves one without a row."""
+CLIPPED = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1e-2))
+Params = dict[str, Any]
+
+
+def initial() -> Params:
+    random = np.random.default_rng(1)
+    return {
+        "w1": random.standard_normal((8, 16)).astype(np.float32) * 0.3,
+        "b1": np.zeros(16, np.float32),
+        "w2": random.standard_normal((16, 3)).astype(np.float32) * 0.3,
+    }
+
+
+def batches(steps: int) -> list[tuple[Any, Any]]:
+    random = np.random.default_rng(2)
+    made = []
+    for step in range(steps):
+        images = random.standard_normal((ROWS[step % len(ROWS)], 8)).astype(np.float32)
+        made.append((images, np.argmax(images[:, :3] + images[:, 3:6] ** 2, axis=1).astype(np.int32)))
+    return made
+
+
+def loss_fn(params: Params, batch: tuple[Any, Any]) -> tuple[Any, dict[str, Any]]:
+    images, labels = batch
+    logits = jnp.tanh(images @ params["w1"] + params["b1"]) @ params["w2"]
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return losses.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
+
+
+@contextmanager
+def in_graph(
+    monkeypatch: pytest.MonkeyPatch, update: Any, **options: Any
+) -> Iterator[tuple[ServedCluster, sg.ParameterServerStrategy]]:
+    monkeypatch.setenv("STRATAGEM_SECRET", ServedCluster.secret)
+    with ServedCluster({"ps": 2, "worker": 2}) as cluster:
+        strategy = sg.ParameterServerStrategy(
+            cluster=cluster.cluster, update=update, replication="in-graph", **options
+        )
+        yield cluster, strategy
+        strategy.close()
+        for job in ("ps", "worker"):
+            for index in range(2):
+                assert cluster.process(job, index).finish()[0] == 0, "servers end when the client has"
+
+
+def trained(strategy: sg.Strategy, made: Iterable[Any]) -> tuple[sg.TrainState, list[float]]:
+    state = strategy.init(initial(), CLIPPED, ema_decay=0.9)
+    step = strategy.train_step(loss_fn)
+    losses = []
+    for batch in strategy.distribute(made):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss"]))
+    return state, losses
+
+
+def close(one: Any, other: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), one, other)
+
+
+def test_in_step_as_on_one_device_whoever_is_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = batches(40)
+    one_device = sg.OneDeviceStrategy("/cpu:0")
+    alone, losses = trained(one_device, made)
+    with in_graph(monkeypatch, sg.Sync(), partitioner=sg.FixedShards(2)) as (cluster, strategy):
+        assert strategy.num_replicas_in_sync == 2
+        ran_before = []
+
+        def runs() -> int:
+            told = strategy.session.status()["/job:worker/task:1"]
+            return int(told["calls"].get("program.run", 0)) if "calls" in told else -1
+
+        def lossy() -> Iterator[Any]:
+            for number, batch in enumerate(made):
+                if number == 10:
+                    ran_before.append(runs())
+                    cluster.kill("worker", 1)
+                if number == 20:
+                    cluster.start("worker", 1)
+                    until("it to answer", lambda: runs() == 0)
+                yield batch
+
+        state, others = trained(strategy, lossy())
+        assert ran_before[0] > 0
+        close(losses, others)
+        together = strategy.fetch(state)
+        close((alone.params, alone.opt_state, alone.ema), (together.params, together.opt_state, together.ema))
+        assert int(together.step) == int(state.step) == len(made)
+        np.testing.assert_array_equal(np.asarray(state.params["w1"]), together.params["w1"])
+        with sg.Checkpointer(tmp_path) as checkpoints:
+            checkpoints.save(state)
+        step = strategy.train_step(loss_fn)
+        state, _ = step(state, made[0])
+        assert np.abs(np.asarray(state.params["w1"]) - together.params["w1"]).max() > 1e-4
+        with sg.Checkpointer(tmp_path) as checkpoints:
+            fresh = one_device.init(initial(), CLIPPED, ema_decay=0.9)
+            elsewhere, back = checkpoints.restore(like=fresh), checkpoints.restore(like=state)
+            assert elsewhere is not None
+            assert back is not None
+            close(elsewhere.params, together.params)
+            close(strategy.fetch(back).params, together.params)
+            assert int(back.step) == len(made)
+        with pytest.raises(sg.StrategyError, match="ClusterCoordinator"):
+            strategy.reduce("mean", strategy.run(lambda: 1.0))
+
+
+def test_each_at_its_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [batch for batch in batches(10) if len(batch[0]) == 8] * 40
+    whole: Any = tuple(np.concatenate(column) for column in zip(*made, strict=True))
+    with in_graph(monkeypatch, sg.Async()) as (_, strategy):
+        assert strategy.num_replicas_in_sync == 1
+        state = strategy.init(initial(), CLIPPED)
+        step = strategy.train_step(loss_fn)
+        told = []
+        for batch in strategy.distribute(made):
+            state, metrics = step(state, batch)
+            told.append(metrics)
+        losses = [float(metrics["loss"]) for metrics in told]
+        assert loss_fn(strategy.fetch(state).params, whole)[0] < loss_fn(initial(), whole)[0] / 3
+        assert sorted(int(metrics["global_step"]) for metrics in told) == list(range(1, len(made) + 1))
+        assert metrics["accuracy"] > -1
+        assert f"{metrics['loss']:.3f}" == f"{losses[-1]:.3f}"
+        assert int(strategy.fetch(state).step) == len(made)
+        with sg.ClusterCoordinator(strategy) as coordinator:
+            assert coordinator.schedule(jnp.cos, (0.0,)).fetch(timeout=60) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"update": sg.BoundedStaleness(2)}, "in-graph.*one client drives all workers"),
+        ({"update": sg.Sync(1, 2)}, "in-graph.*one client drives all workers"),
+        ({"devices_per_worker": 2}, "a worker computes on one device"),
+        ({"snapshot_dir": "/snapshots"}, "save with sg.Checkpointer"),
+        ({"cluster": {"worker": ["127.0.0.1:1"]}}, "no ps task"),
+        ({"cluster": {"ps": ["127.0.0.1:1"]}}, "no worker"),
+        ({"replication": "within"}, "'between-graph' or 'in-graph'"),
+    ],
+)
+def test_what_cannot_be(options: dict[str, Any], message: str) -> None:
+    cluster = {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
+    with pytest.raises(sg.StrategyError, match=message):
+        sg.ParameterServerStrategy(**{"cluster": cluster, "replication": "in-graph", **options})

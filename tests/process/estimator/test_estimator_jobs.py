@@ -1,0 +1,105 @@
+"""The Estimator's example alone, on workers in step and on parameter servers, each with an evaluator task."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from stratagem.devices import virtual_device_environment
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = "examples/estimator_digits.py"
+RUN = ("-m", "stratagem", "run", "--evaluator")
+
+
+@dataclass
+class Job:
+    """What a run of the example has printed, and where its model is."""
+
+    out: str
+    directory: Path
+
+    @property
+    def losses(self) -> list[float]:
+        return [float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", self.out)]
+
+    @property
+    def result(self) -> tuple[str, int, float]:
+        """Who evaluated last, which step, and how well it did."""
+        ((task, step, accuracy),) = re.findall(
+            r"^(\[\S+\])? *step (\d+), accuracy ([\d.]+)", self.out, re.MULTILINE
+        )
+        return task, int(step), float(accuracy)
+
+
+def run(directory: Path, *argv: str, **environ: str) -> Job:
+    done = subprocess.run(
+        [sys.executable, *argv, "--model_dir", str(directory)],
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return Job(done.stdout, directory)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    devices = virtual_device_environment(2, os.environ)
+    arguments = (EXAMPLE, "--steps", "200", "--strategy", "mirrored")
+    return run(tmp_path_factory.mktemp("alone"), *arguments, **devices)
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    arguments = (*RUN, "--workers", "2", EXAMPLE, "--steps", "200", "--strategy", "multi-worker")
+    return run(tmp_path_factory.mktemp("together"), *arguments)
+
+
+def evaluated_steps(directory: Path) -> list[int]:
+    return [event.step for event in EventAccumulator(str(directory / "eval")).Reload().Scalars("accuracy")]
+
+
+def test_alone_every_checkpoint_is_evaluated(alone: Job) -> None:
+    task, step, accuracy = alone.result
+    assert (task, step) == ("", 200)
+    assert accuracy > 0.9
+    assert evaluated_steps(alone.directory) == [100, 200]
+
+
+def test_workers_in_step_train_the_same_model_and_an_evaluator_looks_on(alone: Job, together: Job) -> None:
+    task, step, accuracy = together.result
+    assert (task, step) == ("[evaluator:0]", 200)
+    assert accuracy == pytest.approx(alone.result[2], abs=0.01)
+    assert len(together.losses) == 2  # the chief's alone
+    assert together.losses == pytest.approx(alone.losses, abs=2e-3)
+    assert evaluated_steps(together.directory)[-1] == 200
+
+
+def test_parameter_servers_go_on_from_there(tmp_path: Path, together: Job) -> None:
+    directory = tmp_path / "model"  # with what the other run has left to say that it was over
+    shutil.copytree(together.directory, directory)
+    shutil.rmtree(directory / "eval")
+    arguments = (*RUN, "--ps", "1", "--workers", "2", EXAMPLE, "--steps", "320", "--strategy", "ps")
+    job = run(directory, *arguments)
+    task, step, accuracy = job.result
+    assert task == "[evaluator:0]"
+    assert 320 <= step <= 321
+    assert accuracy >= together.result[2] - 0.02
+    steps = sorted(int(path.name.removeprefix("step-")) for path in (directory / "checkpoints").iterdir())
+    assert steps[:2] == [100, 200]
+    assert steps[-1] == evaluated_steps(directory)[-1] == step
+    assert re.search(r"\[worker:0\] +step \d+: loss", job.out)
+
+
+def test_the_example_is_short() -> None:
+    assert len((ROOT / EXAMPLE).read_text().splitlines()) < 80
