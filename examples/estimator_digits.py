@@ -3,7 +3,6 @@
     python examples/estimator_digits.py --model_dir /tmp/digits
     stratagem run --workers 2 --evaluator examples/estimator_digits.py --model_dir /tmp/digits --strategy multi-worker
     stratagem run --ps 1 --workers 2 --evaluator examples/estimator_digits.py --model_dir /tmp/digits --strategy ps
-
 Started again with more --steps it goes on from its last checkpoint.
 """
 

@@ -75,7 +75,7 @@ with sg.Checkpointer(f"{train_dir}/checkpoints") as checkpoints, sg.SummaryWrite
             with sg.device(tower):  # they compute at the same time: nobody waits here
                 loss, grads = gradients(*jax.device_put((state.params, next(batches)), place))
                 losses.append(loss)
-                tower_grads.append(jax.device_put(grads, places[0]))
+                tower_grads.append(grads)
         grads = sg.average_gradients(tower_grads)
         state = apply_gradients(state, grads)
         if step % 100 == 0 or step == options.steps:

@@ -113,7 +113,7 @@ class Estimator:
     ) -> "Estimator":
         """Train, from the newest checkpoint or from the beginning; there is a checkpoint at the end.
 
-        On a cluster every worker calls this. Under parameter servers the chief's last checkpoint may lack updates
+        On a cluster every worker calls this, and it returns when the chief has written that checkpoint. Under parameter servers the chief's last checkpoint may lack updates
         that other workers make after it has come to the end of its batches: give `max_steps`, at which all stop. SIGTERM
         leaves time to save.
 

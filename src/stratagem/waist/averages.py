@@ -61,4 +61,15 @@ def _check_equal(values: Sequence[Any], what: str) -> None:
 
 def _mean(gradients: Sequence[Any]) -> Any:
     known = [gradient for gradient in gradients if gradient is not None]
-    return sum(known[1:], start=known[0]) / len(known) if known else None
+    if not known:
+        return None
+    return sum((_beside(known[0], other) for other in known[1:]), start=known[0]) / len(known)
+
+
+def _beside(first: Any, other: Any) -> Any:
+    """A gradient of another tower, on the device of the first one's."""
+    if not all(
+        isinstance(each, jax.Array) and not isinstance(each, jax.core.Tracer) for each in (first, other)
+    ):
+        return other
+    return other if other.sharding == first.sharding else jax.device_put(other, first.sharding)

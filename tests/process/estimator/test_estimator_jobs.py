@@ -1,5 +1,6 @@
 """The Estimator's example alone, on workers in step and on parameter servers, each with an evaluator task."""
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stratagem.devices import virtual_device_environment
+from unit.estimator import models
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = "examples/estimator_digits.py"
@@ -99,6 +101,17 @@ def test_parameter_servers_go_on_from_there(tmp_path: Path, together: Job) -> No
     assert steps[:2] == [100, 200]
     assert steps[-1] == evaluated_steps(directory)[-1] == step
     assert re.search(r"\[worker:0\] +step \d+: loss", job.out)
+
+
+def test_workers_with_data_of_their_own_evaluate_together(tmp_path: Path) -> None:
+    script = str(Path(__file__).with_name("own_data_job.py"))
+    job = run(tmp_path, "-m", "stratagem", "run", "--workers", "2", script, PYTHONPATH=str(ROOT / "tests"))
+    told = [json.loads(line) for line in re.findall(r"\[worker:\d\] +(\{.*\})", job.out)]
+    assert len(told) == 2
+    assert told[0] == told[1]
+    expected = models.estimator(tmp_path).evaluate(models.test_batches)
+    assert expected["global_step"] == 3  # as many as the worker with the most batches has
+    assert told[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_example_is_short() -> None:

@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import stratagem as sg
 from stratagem.estimator import Hook
+from strategies_on_cpu import tpu_strategy
 from unit.estimator import models
 
 
@@ -88,7 +89,7 @@ def test_a_seed_makes_another_model(tmp_path: Path, trained: sg.Estimator) -> No
 
 @pytest.mark.parametrize(
     "strategy",
-    [sg.MirroredStrategy, sg.CentralStorageStrategy, sg.MultiWorkerMirroredStrategy],
+    [sg.MirroredStrategy, sg.CentralStorageStrategy, tpu_strategy, sg.MultiWorkerMirroredStrategy],
 )
 def test_every_strategy_of_one_process_gives_the_same(
     tmp_path: Path, trained: sg.Estimator, strategy: Any
