@@ -20,9 +20,10 @@ from stratagem.estimator.model import Model, build, check_model_fn
 from stratagem.estimator.reports import write_evaluation
 from stratagem.estimator.spec import ModeKeys
 from stratagem.estimator.variables import (
+    check_there,
     checkpoint_directory,
+    load_params,
     open_checkpoint,
-    read_params,
     read_variable,
     variable_names,
 )
@@ -175,15 +176,12 @@ class Estimator:
         """
         check_count("steps", steps)
         source = Input(input_fn, ModeKeys.EVAL)
-        cut = open_checkpoint(self._model_dir, checkpoint_path)
-        form, batches = source.open()
-        model = self._model(form, ModeKeys.EVAL)
-        params = read_params(cut, model.initial(self._config.seed))
+        model, step, params, batches = self._loaded(source, ModeKeys.EVAL, checkpoint_path)
         metrics = measuring.evaluate(self._eval_strategy(), model, params, batches, steps)
-        write_evaluation(self._model_dir, name, metrics, cut.step)
+        write_evaluation(self._model_dir, name, metrics, step)
         told = ", ".join(f"{metric} {value:.4g}" for metric, value in metrics.items())
-        _log.info("evaluation at step %d: %s", cut.step, told)
-        return {**metrics, "global_step": cut.step}
+        _log.info("evaluation at step %d: %s", step, told)
+        return {**metrics, "global_step": step}
 
     def predict(
         self,
@@ -203,11 +201,20 @@ class Estimator:
         """
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         source = Input(input_fn, ModeKeys.PREDICT)
-        cut = open_checkpoint(self._model_dir, checkpoint_path)
-        form, batches = source.open()
-        model = self._model(form, ModeKeys.PREDICT)
-        params = read_params(cut, model.initial(self._config.seed))
+        model, _, params, batches = self._loaded(source, ModeKeys.PREDICT, checkpoint_path)
         return measuring.predict(self._eval_strategy(), model, params, batches, keys)
+
+    def _loaded(
+        self, source: Input, mode: ModeKeys, path: str | PathLike[str] | None
+    ) -> tuple[Model, int, Any, Iterator[Any]]:
+        """The model, the step and the parameters of a checkpoint, and the batches to look at it with."""
+        if path is None:
+            check_there(self._model_dir)
+        form, batches = source.open()
+        model = self._model(form, mode)
+        # Read last, and at once: whoever trains meanwhile removes old checkpoints.
+        step, params = load_params(self._model_dir, path, model.initial(self._config.seed))
+        return model, step, params, batches
 
     # What is kept.
 

@@ -23,6 +23,20 @@ def checkpoint_directory(model_dir: Path) -> Path:
     return model_dir / "checkpoints"
 
 
+def check_there(model_dir: Path) -> None:
+    """Refuses a model that is not trained; reads nothing.
+
+    Raises:
+        KeepError: There is no checkpoint.
+    """
+    directory = checkpoint_directory(model_dir)
+    if Cuts(directory).latest() is None:
+        raise KeepError(
+            f"there is no checkpoint in {directory} yet: call train() first, or give the model_dir of a model that is "
+            "trained"
+        )
+
+
 def open_checkpoint(model_dir: Path, path: str | PathLike[str] | None = None) -> Cut:
     """A checkpoint, the newest that can be read by default.
 
@@ -39,26 +53,33 @@ def open_checkpoint(model_dir: Path, path: str | PathLike[str] | None = None) ->
                 f"{', '.join(cuts.path(step).name for step in cuts.steps()) or 'none'} beside it"
             )
         return cuts.open(found[0])
-    directory = checkpoint_directory(model_dir)
-    cut = Cuts(directory).newest_readable()
-    if cut is None:
-        raise KeepError(
-            f"there is no checkpoint in {directory} yet: call train() first, or give the model_dir of a model that is "
-            "trained"
-        )
-    return cut
+    check_there(model_dir)
+    cut = Cuts(checkpoint_directory(model_dir)).newest_readable()
+    return open_checkpoint(model_dir) if cut is None else cut
 
 
-def read_params(cut: Cut, like: Any) -> Any:
-    """The parameters that a checkpoint holds.
+def load_params(model_dir: Path, path: str | PathLike[str] | None, like: Any) -> tuple[int, Any]:
+    """The step of a checkpoint, the newest by default, and the parameters that it holds.
 
     Args:
-        cut: The checkpoint.
+        model_dir: Where the model is.
+        path: Which checkpoint.
         like: Parameters of the same model.
 
     Raises:
-        KeepError: They are of another model.
+        KeepError: There is none, or it is of another model.
     """
+    while True:
+        cut = open_checkpoint(model_dir, path)
+        try:
+            return cut.step, _params(cut, like)
+        except KeepError:
+            if path is not None or cut.step in Cuts(cut.directory.parent).steps():
+                raise
+            # It was removed while it was read, as old ones are when others train on: there is a newer one.
+
+
+def _params(cut: Cut, like: Any) -> Any:
     leaves, tree = jax.tree.flatten(like)
     names = [f"{_PARAMS}{name}" for name in leaf_names(tree)]
     expected = dict(zip(names, (_stored(leaf) for leaf in leaves), strict=True))

@@ -6,12 +6,18 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from stratagem.cluster import resolve_cluster
 from stratagem.errors import LaunchError
 from stratagem.launch.task import EXIT_TERMINATED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stratagem.runtime import Server
 
 _EXAMPLE = """\b
 Example:
@@ -72,7 +78,6 @@ def serve(
 
     from stratagem.devices import compute_in_calling_thread, share_host
     from stratagem.runtime import Server  # starts JAX: only now is it known that there is something to serve
-    from stratagem.training.coordinator.dataset_service import DatasetService
 
     share_host(config)
     compute_in_calling_thread()
@@ -83,11 +88,18 @@ def serve(
         config.task_index,
         secret=secret,
         insecure=insecure,
-        services=[] if config.job_name == "ps" else [partial(DatasetService, allowed=allowed)],
+        services=[] if config.job_name == "ps" else [_dataset_service(allowed)],
     ) as server:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if server.is_done else EXIT_TERMINATED))
         click.echo(f"{server.task} serves at {server.target}")
         server.join()
+
+
+def _dataset_service(allowed: tuple[str, ...]) -> "Callable[[Server], object]":
+    """What lets a single client name datasets; parameter servers need none."""
+    from stratagem.training.coordinator.dataset_service import DatasetService
+
+    return partial(DatasetService, allowed=allowed)
 
 
 def _check_importable(modules: tuple[str, ...]) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from drills.processes import Marked, launcher, until
+from drills.processes import Marked, launcher
 from process.conftest import ScriptWriter
 
 ROOT = Path(__file__).parents[3]
-PRELUDE = "import numpy as np, optax, stratagem as sg\n"
+PRELUDE = "import stratagem as sg\n"
 
 
 def test_the_example_learns() -> None:
@@ -27,22 +27,6 @@ def test_the_example_learns() -> None:
     assert found, out
     assert float(found[2]) < float(found[1])
     assert float(found[3]) > 85
-
-
-def test_in_graph_by_one_command(script: ScriptWriter) -> None:
-    path = script("""
-        strategy = sg.ParameterServerStrategy(update=sg.Sync(), replication="in-graph")
-        state = strategy.init({"w": np.ones(2, np.float32)}, optax.sgd(0.5))
-        step = strategy.train_step(lambda params, x: ((x @ params["w"]) ** 2).mean())
-        for x in strategy.distribute([np.eye(2, dtype=np.float32)] * 4):
-            state, metrics = step(state, x)
-        print("w", strategy.fetch(state).params["w"], "steps", metrics["global_step"])
-    """)
-    with launcher("--ps", "1", "--workers", "2", "--single-client", path) as job:
-        status, out, err = job.finish(120)
-        job.gone(5)
-    assert status == 0, err
-    assert "w [0.0625 0.0625] steps 4" in out, out
 
 
 def test_ctrl_c_while_no_worker_comes(script: ScriptWriter) -> None:
@@ -79,18 +63,3 @@ def test_mistakes_are_told_at_once(arguments: list[str], message: str) -> None:
         status, _, err = command.finish()
     assert status == 2
     assert message in err
-
-
-def test_a_job_whose_client_fails_ends(script: ScriptWriter) -> None:
-    path = script("""
-        import jax.numpy as jnp
-        with sg.ClusterCoordinator() as coordinator:
-            batches = iter(coordinator.create_per_worker_dataset("os:getcwd"))
-            coordinator.schedule(jnp.sum, (batches,))
-    """)
-    with launcher("--workers", "1", "--single-client", path) as job:
-        until("the job to end", lambda: job.process.poll() is not None, 60)
-        status, _, err = job.finish()
-        job.gone(5)
-    assert status == 1
-    assert "--allow-import os" in err

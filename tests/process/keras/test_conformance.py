@@ -296,3 +296,10 @@ def test_the_chief_stops_workers_in_turns(job: Job) -> None:
     chief, other = job.of("turns")
     assert chief["epochs"] == 3
     assert other["epochs"] < 10**6
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="it tells a loss of 0 if it has trained before")
+def test_a_worker_without_a_batch_tells_no_loss(job: Job) -> None:
+    chief, other = job.of("turns")
+    assert np.isfinite(chief["single/loss"]).all()
+    assert np.isnan(other.get("single/loss", np.nan)).all()

@@ -128,6 +128,17 @@ def test_checkpoints_are_made_kept_and_chosen(tmp_path: Path) -> None:
         )
 
 
+def test_checkpoints_that_go_while_they_are_looked_at(tmp_path: Path) -> None:
+    estimator = models.estimator(tmp_path, keep_checkpoint_max=1).train(models.batches, max_steps=1)
+
+    def input_fn() -> list[Any]:
+        estimator.train(models.batches, max_steps=2)  # as others do at any time
+        return models.test_batches()
+
+    assert estimator.evaluate(input_fn)["global_step"] == 2
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000000002"]
+
+
 def test_export_holds_the_parameters(tmp_path: Path, trained: sg.Estimator) -> None:
     trained.export(tmp_path / "model.safetensors")
     exported = load_file(tmp_path / "model.safetensors")
