@@ -34,6 +34,7 @@ class AdoptedModel:
         self._evaluation: Evaluation | None = None
         self._measured_from: Arrays | None = None
         self._adds_up = False
+        self._told: Any = {}
         self._is_failing = False
 
     # What users call.
@@ -111,19 +112,17 @@ class AdoptedModel:
         residence: Residence = kind(self.strategy, model)
         self._residence = residence
         replicas = self.strategy.engine.replicas
-        told: Any = {}
 
         def train(values: Values, data: Any) -> tuple[Any, Values]:
-            nonlocal told
             if self._measured_from is None:
                 self._measured_from = values[3]
             part = self._deal(data)
             if part is None:
-                return told, values
+                return self._told, values
             placed = part if replicas.is_placed(part) else replicas.place(part)
             metrics, values = residence.advance(values, placed)
-            told = {name: metrics[name] for name in residence.log_names or metrics}
-            return told, values
+            self._told = {name: metrics[name] for name in residence.log_names or metrics}
+            return self._told, values
 
         model.train_function = self._over_iterator(train, _last)
 
@@ -194,7 +193,7 @@ class AdoptedModel:
     def begin_epoch(self) -> None:
         """Before an epoch: its batches are dealt out anew, and its metrics counted."""
         feed = self.strategy.feed
-        self._deal, self._measured_from = feed.deal(), None
+        self._deal, self._measured_from, self._told = feed.deal(), None, {}
         self._adds_up = self._is_summed_later
         if self._residence is not None:
             self._residence.begin_epoch()

@@ -71,6 +71,10 @@ class ResidenceOnServers:
             self._state = self._strategy.engine.lay_out(fresh)
         else:
             self._take_edits(self._from_variables())
+            if not self._strategy.feed.takes_turns:
+                self._strategy.workers.gather(
+                    np.asarray(0)
+                )  # the chief's changes are there before anybody looks
             self._state = self._served.renew(self._state)
         seed_orders(self._control.order_of(self._fits))
         params, others = self._params_and_layers(self._state)

@@ -22,6 +22,7 @@ def cluster() -> Iterator[ImportingCluster]:
 @pytest.fixture
 def session(cluster: ImportingCluster) -> Iterator[sg.Session]:
     with sg.Session(cluster.target("ps", 0), secret=cluster.secret) as opened:
+        opened.devices()  # waits for every task
         yield opened
 
 
