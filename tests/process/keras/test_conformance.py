@@ -137,8 +137,6 @@ class Job:
 
     def of(self, case: str) -> list[Found]:
         """Each worker's results of a case."""
-        if case not in self.contender.cases:
-            pytest.skip("asked of other strategies")
         chosen = [
             {name.partition("/")[2]: value for name, value in each.items() if name.startswith(f"{case}/")}
             for each in self.found
@@ -190,7 +188,20 @@ def job_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
     return job
 
 
-@pytest.fixture(scope="module", params=[name for name in WHERE if name != "plain"])
+def asked(*cases: str, alone: bool = True) -> pytest.MarkDecorator:
+    """For each strategy and each of these cases that it is asked; without those of one process if not `alone`."""
+    pairs = [
+        (name, case)
+        for name, (start, _) in WHERE.items()
+        for case in cases
+        if name != "plain" and case in start.contenders[name].cases and (alone or start.workers > 1)
+    ]
+    if len(cases) > 1:
+        return pytest.mark.parametrize(("job", "case"), pairs, indirect=["job"])
+    return pytest.mark.parametrize("job", [name for name, _ in pairs], indirect=True)
+
+
+@pytest.fixture(scope="module")
 def job(request: pytest.FixtureRequest, job_of: Callable[[str], Job]) -> Job:
     return job_of(request.param)
 
@@ -210,7 +221,7 @@ def compare(found: Found, expected: Found, tolerance: float = 1e-6) -> None:
             np.testing.assert_allclose(found[name], value, rtol=10 * tolerance, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("case", [*ALIKE, "meddled"])
+@asked(*ALIKE, "meddled")
 def test_as_plain_keras_on_every_worker(job: Job, plain: Job, case: str) -> None:
     (expected,) = plain.of(case)
     # Before the first training, workers of parameter servers have values of their own.
@@ -219,6 +230,7 @@ def test_as_plain_keras_on_every_worker(job: Job, plain: Job, case: str) -> None
         compare(found, expected)
 
 
+@asked("noisy")
 def test_statistics_and_random_numbers_are_those_of_one_process_or_each_workers_own(
     job: Job, plain: Job
 ) -> None:
@@ -233,6 +245,7 @@ def test_statistics_and_random_numbers_are_those_of_one_process_or_each_workers_
             np.testing.assert_array_equal(value, found[0][name], err_msg=name)
 
 
+@asked("scaled")
 def test_half_precision(job: Job, plain: Job) -> None:
     (expected,) = plain.of("scaled")
     for found in job.of("scaled"):
@@ -247,6 +260,7 @@ def test_half_precision(job: Job, plain: Job) -> None:
             compare({name: found[name] for name in names}, {name: expected[name] for name in names}, 1e-4)
 
 
+@asked("loaded")
 def test_only_the_chief_writes(job: Job) -> None:
     found = job.of("loaded")
     written = [
@@ -258,19 +272,18 @@ def test_only_the_chief_writes(job: Job) -> None:
     assert not any(written[1:])
 
 
+@asked("loaded", alone=False)
 def test_only_the_chief_shows_progress(job: Job) -> None:
-    if len(job.of("loaded")) == 1:
-        pytest.skip("there is no one else")
     (progress,) = [line for line in job.said.splitlines() if "/step" in line]
     assert progress.startswith("[worker:0]")
 
 
+@asked("meddled", alone=False)
 def test_who_is_not_chief_is_told_once_that_it_has_no_say(job: Job) -> None:
-    if len(job.of("meddled")) == 1 or not job.contender.is_served:
-        pytest.skip("nobody is told anything")
     assert job.said.count("has changed variables or hyperparameters of meddled, which has no effect") == 1
 
 
+@asked("shuffled")
 def test_all_workers_draw_the_same_order(job: Job) -> None:
     found = job.of("shuffled")
     for each in found:
@@ -278,6 +291,7 @@ def test_all_workers_draw_the_same_order(job: Job) -> None:
         compare(each, found[0])
 
 
+@asked("turns")
 def test_workers_in_turns_make_one_pass_together(job: Job) -> None:
     found = job.of("turns")
     # Three batches, four times: the worker that ends last knows of all of them.
@@ -287,12 +301,14 @@ def test_workers_in_turns_make_one_pass_together(job: Job) -> None:
         assert each["history/loss"].shape == (4,)
 
 
+@asked("turns")
 def test_the_chief_stops_workers_in_turns(job: Job) -> None:
     chief, other = job.of("turns")
     assert chief["epochs"] == 3
     assert other["epochs"] < 10**6
 
 
+@asked("turns")
 def test_a_worker_without_a_batch_tells_no_loss(job: Job) -> None:
     chief, other = job.of("turns")
     assert np.isfinite(chief["single/loss"]).all()
