@@ -11,7 +11,7 @@ from stratagem.devices import find_device, guard_collectives, list_devices
 from stratagem.errors import StrategyError
 from stratagem.strategies.rows import count_rows
 
-_AXIS = "replica"
+REPLICA_AXIS = "replica"
 T = TypeVar("T")
 
 
@@ -43,9 +43,9 @@ class Replicas:
         if len(devices) == 1:  # JAX moves arrays to one device more quickly than over a mesh of one
             self.split = self.whole = SingleDeviceSharding(devices[0])
         else:
-            mesh = Mesh(np.array(devices), (_AXIS,))
+            mesh = Mesh(np.array(devices), (REPLICA_AXIS,))
             self.split, self.whole = (
-                NamedSharding(mesh, PartitionSpec(_AXIS)),
+                NamedSharding(mesh, PartitionSpec(REPLICA_AXIS)),
                 NamedSharding(mesh, PartitionSpec()),
             )
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stratagem.strategies.engines import Step, forward_and_back
-from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.replicas import REPLICA_AXIS, Replicas
 from stratagem.waist import Metrics, Trainable, TrainState
 
 _AXIS = "part"
@@ -29,11 +29,12 @@ class SpreadEngine:
 
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
-        self._mesh = Mesh(np.array(replicas.devices), (_AXIS,))
+        self._stored = Mesh(np.array(replicas.devices), (_AXIS,))
+        self._computed = Mesh(np.array(replicas.devices), (REPLICA_AXIS,))
 
     def lay_out(self, state: TrainState) -> TrainState:
         """Cut what can be cut evenly; the rest, which is small, lies whole on each."""
-        laid_out: TrainState = jax.device_put(state, self._places(state))
+        laid_out: TrainState = jax.device_put(state, _places(state, self._stored))
         return laid_out
 
     def build(self, trainable: Trainable) -> Step:
@@ -41,20 +42,25 @@ class SpreadEngine:
         whole = self.replicas.whole
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-            seen = jax.lax.with_sharding_constraint(state, jax.tree.map(lambda _: whole, state))
-            grads, others, metrics = forward_and_back(trainable, seen, batch, state.rng)
-            after = state.updated(grads, others)
-            after = jax.lax.with_sharding_constraint(after, self._places(after))
+            # Some of JAX's functions want all that they are given on one and the same mesh.
+            pieces = jax.lax.with_sharding_constraint(state, _places(state, self._computed))
+            seen = jax.lax.with_sharding_constraint(pieces, jax.tree.map(lambda _: whole, state))
+            grads, others, metrics = forward_and_back(trainable, seen, batch, seen.rng)
+            after = pieces.updated(grads, others)
+            after = jax.lax.with_sharding_constraint(after, _places(after, self._stored))
             return after, {**metrics, **trainable.report(others)}
 
         return jax.jit(step, donate_argnums=0)
 
-    def _places(self, state: TrainState) -> Any:
-        return jax.tree.map(self._place, state)
 
-    def _place(self, leaf: Any) -> NamedSharding:
-        count = len(self.replicas)
-        for axis, length in enumerate(np.shape(leaf)):
-            if length >= count and length % count == 0:
-                return NamedSharding(self._mesh, PartitionSpec(*[None] * axis, _AXIS))
-        return NamedSharding(self._mesh, PartitionSpec())
+def _places(state: TrainState, mesh: Mesh) -> Any:
+    return jax.tree.map(lambda leaf: _place(leaf, mesh), state)
+
+
+def _place(leaf: Any, mesh: Mesh) -> NamedSharding:
+    """Cut along the first axis that can be cut evenly."""
+    (name,) = mesh.axis_names
+    for axis, length in enumerate(np.shape(leaf)):
+        if length >= mesh.size and length % mesh.size == 0:
+            return NamedSharding(mesh, PartitionSpec(*[None] * axis, name))
+    return NamedSharding(mesh, PartitionSpec())
