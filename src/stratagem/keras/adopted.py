@@ -1,6 +1,7 @@
 """One Keras model under a strategy: what its methods do instead of Keras's own."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from stratagem.keras.residence import ORDER, Residence, ResidenceHere, Values
 from stratagem.keras.served import ResidenceOnServers
 from stratagem.keras.sums import added_up
 from stratagem.strategies.base import Strategy
+from stratagem.strategies.feeds import Deal
 from stratagem.waist import Arrays
 
 
@@ -29,7 +31,7 @@ class AdoptedModel:
     def __init__(self, strategy: Strategy, model: Any) -> None:
         self.strategy = strategy
         self.model = model
-        self._deal: Callable[[Any], Any] = _whole
+        self._deal: Deal = _whole
         self._residence: Residence | None = None
         self._evaluation: Evaluation | None = None
         self._measured_from: Arrays | None = None
@@ -52,36 +54,27 @@ class AdoptedModel:
         bound = named_arguments("evaluate", self.model, args, kwargs)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
-        shares = self.strategy.feed.shares_evaluation
-        before = self._deal
-        self._deal = self.strategy.feed.deal() if shares else _whole
-        self._adds_up, self._measured_from = shares, None
-        try:
+        with self._dealing(self._evaluation_deal(), self.strategy.feed.shares_evaluation):
             return self._safely(partial(type(self.model).evaluate, self.model, **bound))
-        finally:
-            self._deal, self._adds_up = before, False
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Predict all rows; workers in step share them out."""
         bound = named_arguments("predict", self.model, args, kwargs)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
-        return self._safely(partial(type(self.model).predict, self.model, **bound))
+        with self._dealing(self._evaluation_deal()):
+            return self._safely(partial(type(self.model).predict, self.model, **bound))
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Train on one global batch, or under asynchronous rules on one of this worker's own."""
         model = self.model
         bound = named_arguments("train_on_batch", model, args, kwargs)
         wants_dict = bound.pop("return_dict", False)
-        before = self._deal
-        self._deal = _whole if self.strategy.feed.takes_turns else self.strategy.feed.deal()
-        self._adds_up, self._measured_from = self._is_summed_later, None
-        try:
+        deal = _whole if self.strategy.feed.takes_turns else self.strategy.feed.deal()
+        with self._dealing(deal, self._is_summed_later):
             logs = self._safely(partial(type(model).train_on_batch, model, return_dict=True, **bound))
             if self._adds_up:
                 logs = {name: float(value) for name, value in self.get_metrics_result_or_logs(logs).items()}
-        finally:
-            self._deal, self._adds_up = before, False
         return logs if wants_dict else model._flatten_metrics_in_order(logs)
 
     @property
@@ -91,15 +84,27 @@ class AdoptedModel:
 
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate one batch, whole on every worker."""
-        before, self._deal = self._deal, _whole
-        try:
+        with self._dealing(_whole):
             return self._safely(partial(type(self.model).test_on_batch, self.model, *args, **kwargs))
-        finally:
-            self._deal = before
 
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Predict one batch."""
-        return self._safely(partial(type(self.model).predict_on_batch, self.model, *args, **kwargs))
+        with self._dealing(self._evaluation_deal()):
+            return self._safely(partial(type(self.model).predict_on_batch, self.model, *args, **kwargs))
+
+    def _evaluation_deal(self) -> Deal:
+        """How batches are dealt out that are only looked at."""
+        return self.strategy.feed.deal() if self.strategy.feed.shares_evaluation else _whole
+
+    @contextmanager
+    def _dealing(self, deal: Deal, adds_up: bool = False) -> Iterator[None]:
+        """Deal batches out so in the block, and measure anew; then go on with what was before."""
+        before = self._deal, self._adds_up, self._measured_from
+        self._deal, self._adds_up, self._measured_from = deal, adds_up, None
+        try:
+            yield
+        finally:
+            self._deal, self._adds_up, self._measured_from = before
 
     # What Keras calls.
 
@@ -150,7 +155,7 @@ class AdoptedModel:
 
         def guess(values: Values, data: Any) -> tuple[Any, Values]:
             self._evaluation = evaluation
-            return evaluation.guess(values, data)
+            return evaluation.guess(values, data, self._deal)
 
         model.predict_function = self._over_iterator(guess, _concatenated)
         return model.predict_function

@@ -9,6 +9,7 @@ from stratagem.keras.residence import Values, at_home
 from stratagem.keras.sums import taken_from_chief
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.strategies.base import Strategy
+from stratagem.strategies.feeds import Deal
 from stratagem.strategies.rows import count_rows
 from stratagem.waist import Arrays
 
@@ -45,12 +46,12 @@ class Evaluation:
         self._told, state = self._test(params, [*others, *metrics], self._replicas.place(part))
         return self._told, self._left((params, state[: self._layers], state[self._layers :]))
 
-    def guess(self, values: Values, batch: Any) -> tuple[Any, Values]:
-        """What `predict_step` makes of a batch; every worker has all of it."""
+    def guess(self, values: Values, batch: Any, deal: Deal) -> tuple[Any, Values]:
+        """What `predict_step` makes of a batch that is dealt out; every worker has all of it."""
         params, others = self._entered(values)
         workers = self._strategy.workers
         is_shared = self._shares and count_rows(batch) >= workers.count
-        part = self._strategy.feed.deal()(batch) if is_shared else batch
+        part = deal(batch) if is_shared else batch
         outputs, others = self._guess(params, others, self._replicas.place(part))
         outputs = jax.tree.map(np.asarray, outputs)
         if is_shared:

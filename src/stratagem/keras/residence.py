@@ -149,16 +149,20 @@ class ResidenceHere:
 
     def end_epoch(self) -> None:
         """See `Residence`."""
-        workers = self._strategy.workers
-        if workers.count > 1:
-            stops = workers.gather(np.asarray(self._model.stop_training))
-            self._model.stop_training = bool(stops[0])
+        if self._strategy.workers.count > 1:
+            stop_with_chief(self._strategy, self._model)
 
 
 def seed_orders(seed: int) -> None:
     """Have Keras shuffle alike on every worker: arrays with NumPy's random numbers, data sets with Python's."""
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+def stop_with_chief(strategy: Strategy, model: Any) -> None:
+    """Have workers in step stop if the chief does, and only then."""
+    stops = strategy.workers.gather(np.asarray(model.stop_training))
+    model.stop_training = bool(stops[0])
 
 
 def at_home(value: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from stratagem.errors import StratagemError, StrategyError
 from stratagem.keras.control import Control, Controlled
-from stratagem.keras.residence import ORDER, Values, seed_orders
+from stratagem.keras.residence import ORDER, Values, seed_orders, stop_with_chief
 from stratagem.keras.scaling import is_scaling, unscaled
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
@@ -72,16 +72,14 @@ class ResidenceOnServers:
         else:
             self._take_edits(self._from_variables())
             if not self._strategy.feed.takes_turns:
-                self._strategy.workers.gather(
-                    np.asarray(0)
-                )  # the chief's changes are there before anybody looks
+                # The chief's changes are there before anybody looks.
+                self._strategy.workers.gather(np.asarray(0))
             self._state = self._served.renew(self._state)
         seed_orders(self._control.order_of(self._fits))
+        variables = [*model.trainable_variables, *model.non_trainable_variables]
         params, others = self._params_and_layers(self._state)
-        for variable, value in zip(
-            [*model.trainable_variables, *model.non_trainable_variables], [*params, *others], strict=True
-        ):
-            variable.assign(value)
+        for variable, value in zip(variables, [*params, *others], strict=True):
+            variable.assign(_own(value))
         self._given = self._from_variables()
 
     def begin_epoch(self) -> None:
@@ -98,8 +96,7 @@ class ResidenceOnServers:
         """See `Residence`: the chief's word reaches the others with their next step."""
         strategy, model = self._strategy, self._model
         if not strategy.feed.takes_turns:
-            stops = strategy.workers.gather(np.asarray(model.stop_training))
-            model.stop_training = bool(stops[0])
+            stop_with_chief(strategy, model)
         elif strategy.is_chief and model.stop_training:
             self._assign([None] * len(model.trainable_variables), {}, self._control.stopping(self._fits))
 
@@ -247,9 +244,7 @@ class ResidenceOnServers:
         return Control(np.asarray(self._trained.flat_state[-1]))
 
     def _params_and_layers(self, state: TrainState) -> tuple[Arrays, Arrays]:
-        return [_own(each) for each in state.flat_params], [
-            _own(each) for each in state.flat_state[: self._layers]
-        ]
+        return state.flat_params, state.flat_state[: self._layers]
 
     def _from_variables(self) -> Values:
         return tuple([variable.value for variable in each] for each in self._variables())

@@ -16,7 +16,7 @@ from stratagem.parameters.split import Part, Piece, Plan, analyse
 from stratagem.parameters.store import Array
 from stratagem.runtime.programs import Program, export_program
 from stratagem.runtime.programs.summary import TensorSpec
-from stratagem.waist import TrainState
+from stratagem.waist import Recipe, TrainState
 
 Pieces = list[list[Array]]
 """For each server, arrays."""
@@ -65,6 +65,7 @@ class ModelPlan:
         self.options = options
         self._num_params = len(state.flat_params)
         self._num_opt_state = len(state.flat_opt_state)
+        self._num_averages = len(state.flat_ema or [])
         self._kinds = tuple(state.kinds)
         leaves, slots = self._leaves(state), self._slots(state)
         leaf_names = [f"params/{each}" for each in names]
@@ -138,6 +139,35 @@ class ModelPlan:
         return [
             next(ahead) if kind == "mean" else each for kind, each in zip(self._kinds, pieces, strict=True)
         ]
+
+    def whole(
+        self, held: Sequence[Sequence[Array]], others: Sequence[Any], step: int, recipe: Recipe
+    ) -> TrainState:
+        """A state from all values of all servers, and the pieces of non-trained state that are not there."""
+        params, shared = self.split_leaves(self.join(held))
+        opt_state, averages = self.split_slots(self.join_slots(held))
+        kept = None if recipe.ema is None else averages
+        return TrainState(params, opt_state, self.with_shared(others, shared), kept, np.int32(step), recipe)
+
+    def placed(self, state: TrainState) -> list[dict[int, Array]]:
+        """For each server the values that there are for it, by their places among what it holds; `None` is none."""
+        averages = [None] * self._num_averages if state.flat_ema is None else state.flat_ema
+        leaves = [*state.flat_params, *self.shared(state.flat_state)]
+        slots = [*state.flat_opt_state, *averages]
+        found = []
+        for part in self.parts:
+            values = [
+                *((piece.taken_from, leaves[piece.leaf]) for piece in part.pieces),
+                *((kept.taken_from, slots[kept.slot]) for kept in part.slots),
+            ]
+            found.append(
+                {
+                    place: taken_from(np.asarray(value))
+                    for place, (taken_from, value) in enumerate(values)
+                    if value is not None
+                }
+            )
+        return found
 
     def split_slots(self, slots: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The optimizer's state, and moving averages."""

@@ -22,6 +22,7 @@ from stratagem.runtime.wire import dtype_of
 from stratagem.strategies.begun import Begun, all_of
 from stratagem.strategies.crew import Crew
 from stratagem.strategies.in_graph_leaf import ServedLeaf
+from stratagem.strategies.served_gradients import served_gradients
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
 
 Share = tuple[int, int, Any]
@@ -233,32 +234,14 @@ class InGraphModel:
     def fetch(self, state: TrainState) -> TrainState:
         """See `Elsewhere`."""
         self.settle()
-        held = self._read()
-        params, shared = self._plan.split_leaves(self._plan.join(held))
-        opt_state, averages = self._plan.split_slots(self._plan.join_slots(held))
-        return TrainState(
-            params,
-            opt_state,
-            self._plan.with_shared(self._own[0], shared),
-            averages if state.recipe.ema is not None else None,
-            np.int32(self.step),
-            state.recipe,
-        )
+        return self._plan.whole(self._read(), self._own[0], self.step, state.recipe)
 
     def assign(self, state: TrainState, step: int | None = None) -> None:
         """See `Elsewhere`; state of the workers' own is not looked at."""
         self.settle()
-        averages = [None] * len(self.form.flat_ema or []) if state.flat_ema is None else state.flat_ema
-        leaves = [*state.flat_params, *self._plan.shared(state.flat_state)]
-        slots = [*state.flat_opt_state, *averages]
-        for held, part in zip(self._held, self._plan.parts, strict=True):
-            values = [
-                *((piece.taken_from, leaves[piece.leaf]) for piece in part.pieces),
-                *((kept.taken_from, slots[kept.slot]) for kept in part.slots),
-            ]
-            for variable, (taken_from, value) in zip(held, values, strict=False):
-                if value is not None:
-                    variable.assign(taken_from(np.asarray(value)))
+        for held, values in zip(self._held, self._plan.placed(state), strict=True):
+            for place, value in values.items():
+                held[place].assign(value)
         if step is not None:
             self.step = self._started = step
 
@@ -311,16 +294,10 @@ def _compute(trainable: Trainable, plan: ModelPlan, alone: bool) -> Callable[...
         params, shared = plan.split_leaves(_joined(plan.parts, held))
         others = plan.with_shared(own, shared)
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), turn), number)
-        (loss, after, metrics), grads = trainable.loss_and_grad(params, others, batch, rng)
-        moved = zip(plan.shared(others), plan.shared(after), strict=True)
-        gradients = [
-            *(grad.astype(param.dtype) for grad, param in zip(grads, params, strict=True)),
-            *((new - old).astype(old.dtype) for old, new in moved),
-        ]
-        # The mean of several has its own, which the servers compute.
-        commons = plan.plan.commons(gradients) if alone else []
+        gradients, after, told, commons = served_gradients(
+            trainable, plan, params, others, batch, rng, alone=alone
+        )
         kept = [None if before is None else each for before, each in zip(own, after, strict=True)]
-        told = {"loss": loss, **metrics, **trainable.report(after)}
         return (*(each for pieces in plan.scatter(gradients) for each in pieces), (told, kept, commons))
 
     return compute

@@ -18,6 +18,7 @@ from stratagem.parameters.rules import Async, Sync
 from stratagem.strategies.engines import Step
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.rows import count_rows
+from stratagem.strategies.served_gradients import served_gradients
 from stratagem.strategies.server_workers import ServerWorkers
 from stratagem.strategies.step_log import StepLog
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
@@ -113,15 +114,7 @@ def _compute(trainable: Trainable, plan: ModelPlan, index: int, averages: bool) 
         params: Arrays, others: Arrays, step: Any, seed: Any, batch: Any
     ) -> tuple[Arrays, Arrays, Metrics, Arrays]:
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), index)
-        (loss, after, metrics), grads = trainable.loss_and_grad(params, others, batch, rng)
-        statistics = zip(plan.shared(others), plan.shared(after), strict=True)
-        gradients = [
-            *(grad.astype(param.dtype) for grad, param in zip(grads, params, strict=True)),
-            *((new - old).astype(old.dtype) for old, new in statistics),
-        ]
-        # The mean of several pushes has its own, which servers compute.
-        commons = [] if averages else plan.plan.commons(gradients)
-        return gradients, after, {"loss": loss, **metrics, **trainable.report(after)}, commons
+        return served_gradients(trainable, plan, params, others, batch, rng, alone=not averages)
 
     return compute
 
@@ -180,17 +173,8 @@ class _Served:
         """All of it, at one step, from the servers."""
         self.settle()
         step, held = self.link.fetch()
-        params, shared = self.plan.split_leaves(self.plan.join(held))
-        opt_state, averages = self.plan.split_slots(self.plan.join_slots(held))
-        others = self.plan.with_shared([np.array(each) for each in state.flat_state], shared)
-        return TrainState(
-            params,
-            opt_state,
-            others,
-            averages if state.recipe.ema is not None else None,
-            np.int32(step),
-            state.recipe,
-        )
+        others = [np.array(each) for each in state.flat_state]
+        return self.plan.whole(held, others, step, state.recipe)
 
     @property
     def has_pushed(self) -> bool:
@@ -213,29 +197,9 @@ class _Served:
                 "only the chief may set values on the parameter servers: ask strategy.is_chief"
             )
         self.settle()
-        self.link.assign(self._placed(state), step)
+        self.link.assign(self.plan.placed(state), step)
         if step is not None:
             self.link.pull()
-
-    def _placed(self, state: TrainState) -> list[dict[int, Any]]:
-        """For each server the values that there are for it, by their places among what it holds."""
-        averages = [None] * len(self.form.flat_ema or []) if state.flat_ema is None else state.flat_ema
-        leaves = [*state.flat_params, *self.plan.shared(state.flat_state)]
-        slots = [*state.flat_opt_state, *averages]
-        found = []
-        for part in self.plan.parts:
-            values = [
-                *((piece.taken_from, leaves[piece.leaf]) for piece in part.pieces),
-                *((kept.taken_from, slots[kept.slot]) for kept in part.slots),
-            ]
-            found.append(
-                {
-                    place: taken_from(np.asarray(value))
-                    for place, (taken_from, value) in enumerate(values)
-                    if value is not None
-                }
-            )
-        return found
 
     def keep(
         self, root: str, make: Callable[[int], bool]
