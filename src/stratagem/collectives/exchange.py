@@ -15,7 +15,7 @@ from stratagem.collectives.tickets import Operation, Ticket
 from stratagem.errors import RemoteError
 from stratagem.runtime.wire import Reply, Request
 from stratagem.runtime.wire.arrays import Array
-from stratagem.runtime.wire.channels import Channel, Message
+from stratagem.runtime.wire.channels import Channel, Message, in_place
 from stratagem.runtime.wire.deadlines import Stall
 from stratagem.runtime.wire.failures import first_line
 
@@ -163,7 +163,7 @@ class Exchange:
             )
         self._is_quick = time.monotonic() - began < _QUICK_SECONDS
         try:
-            return channel.receive(self._stall, self._stall, borrow=True)
+            return channel.receive(self._stall, self._stall, borrow=in_place)
         except RemoteError as error:
             self._broken(worker, error)
 

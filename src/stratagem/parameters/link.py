@@ -21,13 +21,14 @@ import numpy as np
 from stratagem.errors import DeadlineExceeded, RolledBack, StratagemError, TaskLost, TaskUnreachable
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
+from stratagem.parameters.delivery import Delivery
 from stratagem.parameters.machines import Push
 from stratagem.parameters.planning import ModelPlan, Pieces
-from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
+from stratagem.parameters.protocol import OK, ROLLED_BACK, STATE
 from stratagem.parameters.store import Array
 from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.server import Server
-from stratagem.runtime.wire import SHARED_MEMORY, Fields, Response
+from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")
@@ -102,6 +103,7 @@ class Link:
             [(Buffers(_BUFFERS), held.spec.shape, np.dtype(held.spec.dtype)) for held in config.leaves]
             for config in plan.configs
         ]
+        self._pusher: ThreadPoolExecutor | None = None
         self._next_log = 0.0
         self._gathers = 0
         self._notes: Counter[str] = Counter()
@@ -239,66 +241,68 @@ class Link:
             metrics: To be averaged over the pushes of one update.
             base: The step of the parameters that they were computed on.
         """
-        with self._turn:
-            self._is_paused = False
-            if self._pulled_epoch != self._epoch:  # the servers have gone back since
-                return replace(self.pull(), kind=VOID)
-            return self._push(rows, gradients, commons, metrics, base)
+        return self._finish(self._delivery(rows, gradients, commons, metrics, base))
 
-    def _push(
+    def begin(
+        self,
+        rows: int,
+        gradients: Pieces,
+        commons: Sequence[Array] = (),
+        metrics: dict[str, float] | None = None,
+        base: int | None = None,
+    ) -> Callable[[], Outcome]:
+        """The same in two halves: send the gradients now; what comes back waits for it, and is what `push` returns.
+
+        Nothing else may be asked of the servers in between.
+        """
+        if not self._is_near:
+            # Answers that nobody receives would keep the servers from going on.
+            if self._pusher is None:
+                self._pusher = ThreadPoolExecutor(1, thread_name_prefix="stratagem-push")
+            return self._pusher.submit(self.push, rows, gradients, commons, metrics, base).result
+        delivery = self._delivery(rows, gradients, commons, metrics, base)
+        if delivery is not None:
+            try:
+                for server in sorted(self._participants):
+                    delivery.send(server)
+            except _GONE:
+                delivery.abandon()  # it is sent again, and the loss is seen to, when the answer is asked for
+        return partial(self._finish, delivery)
+
+    def _delivery(
         self,
         rows: int,
         gradients: Pieces,
         commons: Sequence[Array],
         metrics: dict[str, float] | None,
         base: int | None,
-    ) -> Outcome:
-        self._sequence += 1
-        base = self.step if base is None else base
-        push = Push(self._worker, self._server.incarnation, self._sequence, base, rows)
-        epoch = self._epoch
-        while True:
-            deliver = partial(self._push_to, _Delivery(push, commons, metrics or {}), gradients)
-            try:
-                answers = self._on_participants(deliver)
-                kinds = {answer.fields["kind"] for answer in answers if answer is not None}
-                # Counted here, and applied by the time that another server was asked: all have it by now.
-                return self._outcome(answers) if len(kinds) == 1 else self.pull()
-            except _GONE as error:
-                self.connect(first_line(error))
-            if self._epoch != epoch:
-                return replace(self.pull(), kind=VOID)
+    ) -> Delivery | None:
+        """A push that is still to be sent; `None` if it is void before it is."""
+        with self._turn:
+            self._is_paused = False
+            if self._pulled_epoch != self._epoch:  # the servers have gone back since
+                return None
+            self._sequence += 1
+            base = self.step if base is None else base
+            push = Push(self._worker, self._server.incarnation, self._sequence, base, rows)
+            told = gradients, commons, metrics or {}
+            return Delivery(push, self.name, self._epoch, *told, self._ask, self._say_who)
 
-    def _push_to(self, delivery: "_Delivery", gradients: Pieces, server: int) -> Response:
-        push = delivery.push
-        fields = {
-            "model": self.name,
-            "epoch": self._epoch,
-            "push": list(push),
-            "again": False,
-            "metrics": delivery.metrics if server == 0 else {},
-        }
-        tensors = [*gradients[server], *delivery.commons] if push.rows else []
-        began = time.monotonic()
-        try:
-            while True:
-                answer = self._call(
-                    server, protocol.PUSH, fields, () if fields["again"] else tensors, receives=True
-                )
-                state = answer.fields[STATE]
-                if state == OK:
-                    return answer
-                if delivery.failed.is_set():
-                    raise RolledBack("another server did not get its part of a push")
-                if state == PENDING and server == 0:
-                    waiting = answer.fields["waiting"]
-                    self._say_waiting(
-                        f"for {', '.join(waiting) or 'the other servers'}", time.monotonic() - began
-                    )
-                fields["again"] = state != SEND
-        except BaseException:
-            delivery.failed.set()
-            raise
+    def _finish(self, delivery: Delivery | None) -> Outcome:
+        """Wait until the servers have made use of a push, however often it has to be sent."""
+        with self._turn:
+            while delivery is not None:
+                try:
+                    answers = self._on_participants(delivery.answer)
+                    kinds = {answer.fields["kind"] for answer in answers if answer is not None}
+                    # Counted here, and applied by the time that another server was asked: all have it by now.
+                    return self._outcome(answers) if len(kinds) == 1 else self.pull()
+                except _GONE as error:
+                    delivery = delivery.again()
+                    self.connect(first_line(error))
+                if self._epoch != delivery.epoch:
+                    break
+            return replace(self.pull(), kind=VOID)
 
     def _outcome(self, answers: Sequence[Response | None]) -> Outcome:
         first = answers[0]
@@ -320,7 +324,7 @@ class Link:
             first.fields.get("update", 0),
         )
 
-    def _take(self, server: int) -> list[Array]:
+    def free_memory(self, server: int) -> list[Array]:
         """Memory for what a server sends, which nobody uses any more."""
         return [buffers.take(shape, dtype) for buffers, shape, dtype in self._buffers[server]]
 
@@ -499,6 +503,15 @@ class Link:
 
     # Calls.
 
+    def peer(self, server: int) -> Peer:
+        """A server, to be called."""
+        return self._server.peers[self._plan.options.servers[server]]
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether all servers that take part are on this host."""
+        return all(self.peer(server).transport == SHARED_MEMORY for server in self._participants)
+
     def _call(
         self,
         server: int,
@@ -509,14 +522,14 @@ class Link:
         receives: bool = False,
         seconds: float = protocol.CALL_SECONDS,
     ) -> Response:
-        """Call a server; if it sends parameters, they stay in shared memory, or come into memory that is free."""
-        peer = self._server.peers[self._plan.options.servers[server]]
-        lend = receives and peer.transport == SHARED_MEMORY
-        into = self._take(server) if receives and not lend else None
-        answer = peer.call(call, fields, tensors, timeout=seconds, into=into, lend=lend, wait=False)
+        """Call a server; if it sends parameters, see `_Asked`."""
+        answer = _Asked(self, server, call, fields, tensors, receives, seconds).answer()
         if answer.fields.get(STATE) == ROLLED_BACK:
             raise RolledBack(str(answer.fields["why"]))
         return answer
+
+    def _ask(self, server: int, call: str, fields: Fields, tensors: Sequence[Any]) -> "_Asked":
+        return _Asked(self, server, call, fields, tensors, True, protocol.CALL_SECONDS)
 
     def _persistent(self, act: Callable[[], T]) -> T:
         """Do something, again after every loss of the servers."""
@@ -546,6 +559,9 @@ class Link:
         """The same, for those servers only that have something to do with every push."""
         return self._everywhere(lambda server: act(server) if server in self._participants else None)
 
+    def _say_who(self, waiting: list[str], seconds: float) -> None:
+        self._say_waiting(f"for {', '.join(waiting) or 'the other servers'}", seconds)
+
     def _say_waiting(self, what: str, seconds: float) -> None:
         now = time.monotonic()
         if seconds >= _LOG_EVERY and now >= self._next_log:
@@ -554,22 +570,43 @@ class Link:
 
     def close(self) -> None:
         """End its threads."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._pusher):
+            if threads is not None:
+                threads.shutdown(wait=False, cancel_futures=True)
 
 
-@dataclass(frozen=True)
-class _Delivery:
-    """One attempt to bring a push to all servers.
+class _Asked:
+    """A server of a link that was asked something.
 
-    Attributes:
-        failed: Set when a server did not take its part: then the others wait for it in vain.
+    Parameters that it sends stay in shared memory, or come into memory that is free.
     """
 
-    push: Push
-    commons: Sequence[Array]
-    metrics: dict[str, float]
-    failed: threading.Event = field(default_factory=threading.Event)
+    def __init__(
+        self,
+        link: Link,
+        server: int,
+        call: str,
+        fields: Fields,
+        tensors: Sequence[Any],
+        receives: bool,
+        seconds: float,
+    ) -> None:
+        self._link = link
+        self._server = server
+        self._receives = receives
+        self._seconds = seconds
+        self._peer = link.peer(server)
+        self._under_way = self._peer.begin(call, fields, tensors, timeout=seconds, wait=False)
+
+    def answer(self) -> Response:
+        """What it says."""
+        lends = self._receives and self._peer.transport == SHARED_MEMORY
+        into = self._link.free_memory(self._server) if self._receives and not lends else None
+        return self._under_way.answer(timeout=self._seconds, into=into, lend=lends)
+
+    def abandon(self) -> None:
+        """Do without its answer."""
+        self._under_way.abandon()
 
 
 class _Unrecoverable(Exception):

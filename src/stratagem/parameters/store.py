@@ -15,6 +15,7 @@ import numpy as np
 
 from stratagem.errors import ProtocolError, RolledBack
 from stratagem.parameters.authority import APPLIED, COUNTED, Decision
+from stratagem.parameters.averaging import AveragedUpdate, weighted, weights
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.locks import SharedLock
 from stratagem.parameters.machines import Push
@@ -104,6 +105,7 @@ class Store:
         self.version = 0
         self._device = device
         self._update = update
+        self._averaged: AveragedUpdate | None = None
         self._partials = partials
         self._shares_commons = averages and bool(config.commons)
         self._values: list[jax.Array] = []
@@ -311,34 +313,44 @@ class Store:
 
     def _make(self, step: int, pushes: Sequence[Staged], is_cut: bool, epoch: str | None) -> None:
         told = [push for push in pushes if push.rows]
-        gradients = told[0].gradients
-        means = self._mean(told) if len(told) > 1 else []
-        if means:
-            gradients = [host_view(mean) for mean in means]
         shared = told[0].commons
         if self._shares_commons:
-            partials = [] if self._partials is None else self._partials(gradients, wait=True)
+            # What all servers' gradients share is known only when each has the mean of its own.
+            told = [Staged(sum(push.rows for push in told), self._mean(told), ())]
+            partials = [] if self._partials is None else self._partials(told[0].gradients, wait=True)
             shared = self._lead.commons(epoch or "", step, [np.asarray(partial) for partial in partials])
         with self._lock.alone():
             with self._changed:
                 self._check_epoch(epoch)
-            if self._update is not None:
-                arguments = [*self._values, *gradients, *shared, np.int32(step - 1)]
-                try:
-                    self._values = self._update(arguments, wait=True)
-                except Exception as error:  # noqa: BLE001  the old values may be gone
-                    self._give_up(f"the update failed: {error}")
+            try:
+                self._values = self._updated(told, [*shared, np.int32(step - 1)])
+            except Exception as error:  # noqa: BLE001  the old values may be gone
+                self._give_up(f"the update failed: {error}")
             with self._changed:
                 self.version = step
             if is_cut:
                 self._lead.cut(step, [np.array(host_view(value)) for value in self._values])
 
-    def _mean(self, pushes: Sequence[Staged]) -> list[jax.Array]:
+    def _updated(self, pushes: Sequence[Staged], others: Sequence[Any]) -> list[jax.Array]:
+        """The values after an update."""
+        if self._update is None:
+            return self._values
+        if len(pushes) == 1:
+            return self._update([*self._values, *pushes[0].gradients, *others], wait=True)
+        if self._averaged is None:
+            self._averaged = AveragedUpdate(self._update, len(self._values))
+        rows, gradients = [push.rows for push in pushes], [push.gradients for push in pushes]
+        return self._averaged(self._values, rows, gradients, others)
+
+    def _mean(self, pushes: Sequence[Staged]) -> Sequence[Array]:
         """The mean of gradients, by rows, in the order of the pushes."""
-        rows = np.asarray([push.rows for push in pushes], np.float32)
+        if len(pushes) == 1:
+            return pushes[0].gradients
         with jax.default_device(self._device):
-            means = _weighted(rows / rows.sum(), [list(push.gradients) for push in pushes])
-        return list(jax.block_until_ready(means))
+            means = _weighted(
+                weights([push.rows for push in pushes]), [list(push.gradients) for push in pushes]
+            )
+        return [host_view(mean) for mean in jax.block_until_ready(means)]
 
     # For others to see.
 
@@ -357,16 +369,7 @@ class Store:
         ]
 
 
-@jax.jit
-def _weighted(weights: jax.Array, lists: list[list[jax.Array]]) -> list[jax.Array]:
-    def mean(*gradients: jax.Array) -> jax.Array:
-        wide = jnp.promote_types(gradients[0].dtype, jnp.float32)
-        total = gradients[0].astype(wide) * weights[0].astype(wide)
-        for index, gradient in enumerate(gradients[1:], start=1):
-            total = total + gradient.astype(wide) * weights[index].astype(wide)
-        return total.astype(gradients[0].dtype)
-
-    return [mean(*column) for column in zip(*lists, strict=True)]
+_weighted = jax.jit(weighted)
 
 
 def _owned(array: Array) -> Array:

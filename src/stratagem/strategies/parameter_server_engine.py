@@ -1,7 +1,6 @@
 """How gradients become updates on parameter servers: computed here, pushed there, new parameters brought back."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -145,21 +144,21 @@ class _Served:
         self.form: TrainState = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
         self._closing: list[Callable[[], object]] = []
         self.nothing: list[list[Any]] = [[] for _ in plan.parts]
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stratagem-push") if overlaps else None
-        self._under_way: Future[Outcome] | None = None
+        self._overlaps = overlaps
+        self._under_way: Callable[[], Outcome] | None = None
 
     def push(self, rows: int, gradients: Any, commons: Any, metrics: dict[str, float], base: int) -> Outcome:
         """Push; with overlap, start to, and come back with what the push before it brought."""
-        if self._thread is None:
+        if not self._overlaps:
             return self.link.push(rows, gradients, commons, metrics, base)
         before = self.settle()
-        self._under_way = self._thread.submit(self.link.push, rows, gradients, commons, metrics, base)
+        self._under_way = self.link.begin(rows, gradients, commons, metrics, base)
         return before or Outcome("begun", base)
 
     def settle(self) -> Outcome | None:
         """Wait for the push that is under way, if there is one; what came of it."""
-        future, self._under_way = self._under_way, None
-        return None if future is None else future.result()
+        result, self._under_way = self._under_way, None
+        return None if result is None else result()
 
     def renewed(self, state: TrainState, outcome: Outcome) -> TrainState:
         """The state with what came back from the servers."""
@@ -237,6 +236,4 @@ class _Served:
         while self._closing:
             self._closing.pop()()
         self.settle()
-        if self._thread is not None:
-            self._thread.shutdown()
         self.link.close()

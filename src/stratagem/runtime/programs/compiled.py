@@ -1,7 +1,7 @@
 """A program compiled for one device, and what it needs to be called."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -35,11 +35,13 @@ class CompiledProgram:
         device: Where it runs.
         donated: Indices of the inputs whose memory becomes a result's.
         memory_bytes: What XLA says that a call takes: arguments, results and temporaries.
+        traceable: The same as a function of JAX's, for other programs to be made of.
     """
 
     def __init__(
         self,
         compiled: Any,
+        traceable: Callable[..., tuple[jax.Array, ...]],
         summary: ProgramSummary,
         device: jax.Device,
         donated: tuple[int, ...],
@@ -49,6 +51,7 @@ class CompiledProgram:
         self.device = device
         self.donated = donated
         self.memory_bytes = memory_bytes
+        self.traceable = traceable
         self._compiled = compiled
         self._expected = [(spec.shape, np.dtype(spec.dtype)) for spec in summary.inputs]
         self._wide = any(_is_wide(spec) for spec in (*summary.inputs, *summary.outputs))
@@ -130,9 +133,8 @@ def compile_program(
             shapes = [
                 jax.ShapeDtypeStruct(spec.shape, np.dtype(spec.dtype), sharding=sharding) for spec in inputs
             ]
-            jitted = jax.jit(
-                _exported(program.container).call, donate_argnums=donated, out_shardings=sharding
-            )
+            traceable = _exported(program.container).call
+            jitted = jax.jit(traceable, donate_argnums=donated, out_shardings=sharding)
             compiled = jitted.lower(*shapes).compile()
     except (jax.errors.JaxRuntimeError, ValueError, NotImplementedError, TypeError) as error:
         raise ProgramRefused(f"the program does not compile on {device}: {error}") from error
@@ -142,7 +144,7 @@ def compile_program(
             f"a call of the program takes {memory_bytes} bytes; the server's ProgramLimits.memory_bytes is "
             f"{memory_limit}"
         )
-    return CompiledProgram(compiled, program.summary, device, donated, memory_bytes)
+    return CompiledProgram(compiled, traceable, program.summary, device, donated, memory_bytes)
 
 
 def _usable(

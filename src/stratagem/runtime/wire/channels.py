@@ -4,7 +4,7 @@ One message at a time, in turn: what a segment holds is therefore good until the
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -53,6 +53,11 @@ class Message(NamedTuple):
     header: bytes
     nbytes: int
     borrowed: bool
+
+
+def in_place(segment: Array) -> Array:
+    """To borrow tensors with no more ado, by one who is done with them before it answers."""
+    return segment
 
 
 class Channel:
@@ -211,7 +216,7 @@ class Channel:
         first: Patience,
         rest: Patience,
         *,
-        borrow: bool = False,
+        borrow: Callable[[Array], Array] | None = None,
         into: Sequence[Array | None] | None = None,
     ) -> Message:
         """Receive one message.
@@ -219,7 +224,7 @@ class Channel:
         Args:
             first: How long to wait for it to begin.
             rest: How long it may take from then on.
-            borrow: Hand out large tensors as views of shared memory instead of copies.
+            borrow: Hand out large tensors as views of shared memory instead of copies: of what this makes of all of it.
             into: Arrays to receive into, in the order of the tensors; `None` for a new one.
 
         Raises:
@@ -237,7 +242,8 @@ class Channel:
             is_last = self._end - self._start <= payload_bytes
             if segment or (is_last and self._descriptor is not None):
                 self._adopt(segment)
-            tensors = [self._target(spec, index, borrow, into) for index, spec in enumerate(specs)]
+            lent = self._lent_out(specs, borrow)
+            tensors = [self._target(spec, index, lent, into) for index, spec in enumerate(specs)]
         except RemoteError:
             self._skip(payload_bytes, rest)
             raise
@@ -262,8 +268,14 @@ class Channel:
             os.close(descriptor)
         raise ProtocolError("a descriptor that was not announced, or the reverse")
 
+    def _lent_out(self, specs: Sequence[TensorSpec], borrow: Callable[[Array], Array] | None) -> Array | None:
+        """The segment as the tensors in it are to be seen; `None` if they are to be copied, or there are none."""
+        if borrow is None or all(spec.offset == INLINE for spec in specs):
+            return None
+        return borrow(self._incoming.view)
+
     def _target(
-        self, spec: TensorSpec, index: int, borrow: bool, into: Sequence[Array | None] | None
+        self, spec: TensorSpec, index: int, lent: Array | None, into: Sequence[Array | None] | None
     ) -> Array:
         """The array that will hold a tensor: the caller's, a view of shared memory, or a new one."""
         if into is not None:
@@ -279,9 +291,9 @@ class Channel:
                     )
                 return given
         if spec.offset != INLINE:
-            raw = self._incoming.slice(spec.offset, spec.nbytes)
+            raw = self._incoming.slice(spec.offset, spec.nbytes, lent)
             # Bytes of a bool are checked, so the far side must not be able to change them afterwards.
-            if borrow and spec.dtype.kind != "b":
+            if lent is not None and spec.dtype.kind != "b":
                 return typed(raw, spec.dtype, spec.shape)
         return empty_aligned(spec.dtype, spec.shape, spec.nbytes)
 

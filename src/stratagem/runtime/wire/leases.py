@@ -1,7 +1,6 @@
 """Arrays of shared memory that are lent out: when the last of them is gone, their connection may be used again."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -19,25 +18,19 @@ class Lease:
         self._over = over
 
     def lent(self, array: Array) -> Array:
-        """The same array, which keeps the lease alive for as long as it or any view of it lives."""
-        return array if array.flags.writeable else np.asarray(_Loan(array, self)).view(array.dtype)
+        """The same bytes, which keep the lease alive for as long as they or any view of them live."""
+        return np.asarray(_Loan(array, self))
 
     def __del__(self) -> None:
         self._over()
 
 
 class _Loan:
-    """What NumPy takes for the owner of a lent array's memory."""
+    """What NumPy takes for the owner of lent memory."""
 
     __slots__ = ("__array_interface__", "_array", "_lease")
 
     def __init__(self, array: Array, lease: Lease) -> None:
         self._array = array
         self._lease = lease
-        # Elements as bare bytes: this interface does not know bfloat16 and its like.
-        interface: dict[str, Any] = dict(array.__array_interface__)
-        self.__array_interface__ = {
-            **interface,
-            "typestr": f"|V{array.dtype.itemsize}",
-            "descr": [("", f"|V{array.dtype.itemsize}")],
-        }
+        self.__array_interface__ = array.__array_interface__

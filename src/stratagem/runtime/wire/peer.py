@@ -3,8 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -128,15 +127,10 @@ class Peer:
             StratagemError: Whatever of ours the handler raised, as the same class.
             RemoteCallError: Whatever else the handler raised.
         """
-        connection, message = self._round_trip(name, fields, tensors, timeout, wait, lend, into)
-        if message.borrowed:
-            lease = Lease(partial(self._pool.give_back, connection))
-            return self._opened(message._replace(tensors=[lease.lent(tensor) for tensor in message.tensors]))
-        self._pool.give_back(connection)
-        return self._opened(message)
+        deadline = Deadline(timeout)
+        return self._sent(name, fields, tensors, deadline, wait)._answer(deadline, into, lend)
 
-    @contextmanager
-    def exchange(
+    def begin(
         self,
         name: str,
         fields: Mapping[str, Any] | None = None,
@@ -144,16 +138,20 @@ class Peer:
         *,
         timeout: float = DEFAULT_TIMEOUT,
         wait: bool = True,
-    ) -> Generator[Response]:
-        """The same as `call`, for use in a `with`: on one host, tensors are views of shared memory.
+    ) -> "CallUnderWay":
+        """Send a call, and come back for its answer later: see `call`, of which this is the first half.
 
-        They are read-only and hold good only until the `with` ends.
+        Over a network the answer may fill the connection and keep the far side from going on until it is received:
+        come back soon, or leave that to a thread.
+
+        Args:
+            name: Which call.
+            fields: Plain values to send.
+            tensors: Arrays to send; they may be written to again once this returns.
+            timeout: Seconds to connect and to send; the far side is told that it is waited for as long.
+            wait: Whether to go on trying to connect to a task that is not up yet.
         """
-        connection, message = self._round_trip(name, fields, tensors, timeout, wait, True, None)
-        try:
-            yield self._opened(message)
-        finally:
-            self._pool.give_back(connection)
+        return self._sent(name, fields, tensors, Deadline(timeout), wait)
 
     def open(
         self, name: str, fields: Mapping[str, Any] | None = None, *, timeout: float = DEFAULT_TIMEOUT
@@ -162,53 +160,31 @@ class Peer:
 
         It is the caller's to use, from one thread at a time, and to close. Raises what `call` raises.
         """
-        connection, message = self._round_trip(name, fields, (), timeout, True, False, None)
-        try:
-            self._opened(message)
-        except BaseException:
-            connection.channel.close()
-            raise
-        return connection.channel
+        deadline = Deadline(timeout)
+        return self._sent(name, fields, (), deadline, True)._kept(deadline)
 
-    def _opened(self, message: Message) -> Response:
-        if message.subject == FAILED:
-            raise rebuild_failure(message.fields, self.task)
-        return Response(message.fields, message.tensors)
-
-    def _round_trip(
+    def _sent(
         self,
         name: str,
         fields: Mapping[str, Any] | None,
         tensors: Sequence[Any],
-        timeout: float,
+        deadline: Deadline,
         wait: bool,
-        borrow: bool,
-        into: Sequence[Array | None] | None,
-    ) -> tuple[Connection, Message]:
-        """Send the call and receive its answer; the connection is then good for another."""
-        deadline = Deadline(timeout)
+    ) -> "CallUnderWay":
         connection = self._pool.take() or self._connect(name, deadline, wait)
-        channel = connection.channel
         try:
-            told = None if timeout == math.inf else deadline.left()
-            channel.send(name, dict(fields or {}), tensors, deadline, told)
-            sent = time.perf_counter()
-            if (
-                connection.is_quick and not borrow
-            ):  # large tensors take the far side a while, and this processor
-                channel.stream.watch(_WATCH_SECONDS)
-            message = channel.receive(deadline, deadline, borrow=borrow, into=into)
-            connection.is_quick = time.perf_counter() - sent < _QUICK_SECONDS
-            if message.subject not in (OK, FAILED):
-                raise ProtocolError(f"an answer that is neither {OK!r} nor {FAILED!r}")
-        except RemoteError as error:
-            channel.close()
-            raise self._in_context(error, name, deadline) from None
-        except BaseException:
-            # Interrupted somewhere in between: what the connection would bring next is anybody's guess.
-            channel.close()
-            raise
-        return connection, message
+            told = None if deadline.seconds == math.inf else deadline.left()
+            connection.channel.send(name, dict(fields or {}), tensors, deadline, told)
+        except BaseException as error:  # noqa: BLE001  raised again, with its context
+            raise self._broken_off(connection, error, name, deadline) from None
+        return CallUnderWay(self, connection, name)
+
+    def _broken_off(
+        self, connection: Connection, error: BaseException, name: str, deadline: Deadline
+    ) -> BaseException:
+        """Close a connection on which something went wrong, as what it would bring next is anybody's guess."""
+        connection.channel.close()
+        return self._in_context(error, name, deadline) if isinstance(error, RemoteError) else error
 
     def _in_context(self, error: RemoteError, name: str, deadline: Deadline) -> RemoteError:
         """The same error, saying which task and call it was."""
@@ -293,3 +269,76 @@ class Peer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class CallUnderWay:
+    """A call that was sent and whose answer has not been received; made by `Peer.begin`."""
+
+    __slots__ = ("_connection", "_name", "_peer", "_sent_at")
+
+    def __init__(self, peer: Peer, connection: Connection, name: str) -> None:
+        self._peer = peer
+        self._connection = connection
+        self._name = name
+        self._sent_at = time.perf_counter()
+
+    def answer(
+        self,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        into: Sequence[Array | None] | None = None,
+        lend: bool = False,
+    ) -> Response:
+        """Wait for the answer, for so many seconds from now; see `Peer.call`. To be called once."""
+        return self._answer(Deadline(timeout), into, lend)
+
+    def is_broken(self) -> bool:
+        """Whether the far side has gone, so that there will be no answer unless it is here already."""
+        return not self._connection.channel.stream.is_open()
+
+    def abandon(self) -> None:
+        """Do without the answer: the connection is closed."""
+        self._connection.channel.close()
+
+    def _answer(self, deadline: Deadline, into: Sequence[Array | None] | None, lend: bool) -> Response:
+        give_back = partial(self._peer._pool.give_back, self._connection)
+        if lend:
+            message = self._receive(deadline, into, Lease(give_back).lent)
+        else:
+            message = self._receive(deadline, into, None)
+            give_back()
+        return self._opened(message)
+
+    def _kept(self, deadline: Deadline) -> Channel:
+        """The connection itself, once the far side has agreed to keep its end of it."""
+        message = self._receive(deadline, None, None)
+        try:
+            self._opened(message)
+        except BaseException:
+            self.abandon()
+            raise
+        return self._connection.channel
+
+    def _receive(
+        self,
+        deadline: Deadline,
+        into: Sequence[Array | None] | None,
+        borrow: Callable[[Array], Array] | None,
+    ) -> Message:
+        connection, channel = self._connection, self._connection.channel
+        try:
+            # Large tensors take the far side a while, and this processor.
+            if connection.is_quick and borrow is None:
+                channel.stream.watch(_WATCH_SECONDS)
+            message = channel.receive(deadline, deadline, borrow=borrow, into=into)
+            connection.is_quick = time.perf_counter() - self._sent_at < _QUICK_SECONDS
+            if message.subject not in (OK, FAILED):
+                raise ProtocolError(f"an answer that is neither {OK!r} nor {FAILED!r}")
+        except BaseException as error:  # noqa: BLE001  raised again, with its context
+            raise self._peer._broken_off(connection, error, self._name, deadline) from None
+        return message
+
+    def _opened(self, message: Message) -> Response:
+        if message.subject == FAILED:
+            raise rebuild_failure(message.fields, self._peer.task)
+        return Response(message.fields, message.tensors)

@@ -91,10 +91,14 @@ class OutgoingSegment:
 
 
 class IncomingSegment:
-    """The segment that the far side writes; seen here read-only."""
+    """The segment that the far side writes; seen here read-only.
+
+    Attributes:
+        view: All of it.
+    """
 
     def __init__(self) -> None:
-        self._view: Array = _NOTHING
+        self.view: Array = _NOTHING
 
     def adopt(self, descriptor: int, size: int, limit: int) -> None:
         """Map the segment behind a received descriptor, which is closed in any case.
@@ -110,20 +114,20 @@ class IncomingSegment:
                     f"a descriptor of {real_size} bytes with seals {seals:#x}, announced as a segment of {size}"
                 )
             # Not closed, only let go: arrays handed out earlier keep the old mapping alive.
-            self._view = np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), np.uint8)
+            self.view = np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), np.uint8)
         except OSError as error:
             raise ProtocolError(f"a descriptor that is no shared memory: {reason(error)}") from error
         finally:
             os.close(descriptor)
 
-    def slice(self, offset: int, nbytes: int) -> Array:
-        """Bytes of the segment; `ProtocolError` if it has no such part."""
-        if offset + nbytes > self._view.nbytes or offset % ALIGNMENT:
+    def slice(self, offset: int, nbytes: int, lent: Array | None = None) -> Array:
+        """Bytes of the segment, or of what was made of its view; `ProtocolError` if it has no such part."""
+        if offset + nbytes > self.view.nbytes or offset % ALIGNMENT:
             raise ProtocolError(
-                f"a tensor of {nbytes} bytes at offset {offset} of a segment of {self._view.nbytes}"
+                f"a tensor of {nbytes} bytes at offset {offset} of a segment of {self.view.nbytes}"
             )
-        return self._view[offset : offset + nbytes]
+        return (self.view if lent is None else lent)[offset : offset + nbytes]
 
     def close(self) -> None:
         """Let go of the mapping."""
-        self._view = _NOTHING
+        self.view = _NOTHING

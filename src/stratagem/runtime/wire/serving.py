@@ -8,7 +8,7 @@ from typing import Any
 
 from stratagem.errors import AuthenticationError, DeadlineExceeded, ProtocolError, RemoteError, TaskLost
 from stratagem.runtime.wire.calls import FAILED, OK, Caller, Handler, Keep, Reply, Request
-from stratagem.runtime.wire.channels import Channel, Message
+from stratagem.runtime.wire.channels import Channel, Message, in_place
 from stratagem.runtime.wire.counters import Counters
 from stratagem.runtime.wire.credentials import Credentials
 from stratagem.runtime.wire.deadlines import FOREVER, Deadline, Stall
@@ -107,7 +107,7 @@ def _serve_one(service: Service, channel: Channel, caller: Caller, stall: Stall)
     A function of its own, so that no array of this call is kept alive while the next one is awaited.
     """
     try:
-        message = channel.receive(FOREVER, stall, borrow=True)
+        message = channel.receive(FOREVER, stall, borrow=in_place)
     except TaskLost:
         return False
     except RemoteError as error:

@@ -128,16 +128,36 @@ def test_answers_go_into_given_arrays(peer: Peer) -> None:
 def test_borrowed_answers_are_read_only_views(far: FarSide) -> None:
     array = np.arange(100_000)
     with far.peer(shared_memory=SHARED) as peer:
-        with peer.exchange("echo", {"a": 1}, [array]) as response:
-            assert response.fields == {"a": 1}
-            assert np.array_equal(response.tensors[0], array)
-            assert not response.tensors[0].flags.writeable
-            kept = response.tensors[0]
-        # Held too long, a view may show something else, but it never faults.
-        peer.call("echo", tensors=[np.zeros(10_000_000)])
-        assert kept.sum() is not None
-        with pytest.raises(ZeroDivisionError), peer.exchange("echo"):
-            raise ZeroDivisionError
+        response = peer.call("echo", {"a": 1}, [array], lend=True)
+        assert response.fields == {"a": 1}
+        kept = response.tensors[0]
+        del response
+        assert not kept.flags.writeable
+        # As long as it is in use, its connection serves no other call.
+        peer.call("echo", tensors=[np.zeros(1_000_000)])
+        assert np.array_equal(kept, array)
+
+
+@pytest.mark.parametrize("transport", [SHARED, TCP])
+def test_the_answer_to_a_call_may_be_fetched_later(far: FarSide, transport: bool) -> None:
+    arrays = [np.full(1000 * (number + 1), number) for number in range(3)]
+    with far.peer(shared_memory=transport) as peer:
+        under_way = [peer.begin("echo", {"number": number}, [arrays[number]]) for number in range(3)]
+        assert peer.call("echo", {"in": "between"}).fields == {"in": "between"}
+        for number, call in reversed(list(enumerate(under_way))):
+            assert not call.is_broken()
+            answer = call.answer()
+            assert answer.fields == {"number": number}
+            assert np.array_equal(answer.tensors[0], arrays[number])
+
+
+def test_an_answer_that_nobody_wants_does_no_harm(far: FarSide) -> None:
+    with far.peer(shared_memory=SHARED) as peer:
+        call = peer.begin("echo", {"a": 1}, [np.ones(100_000)])
+        call.abandon()
+        assert call.is_broken()
+        with pytest.raises(TaskLost):
+            call.answer(timeout=5)
         assert peer.call("echo", {"b": 2}).fields == {"b": 2}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from stratagem.errors import RemoteError, TaskLost
 from stratagem.runtime.wire import Listener, Peer, Reply, Request
-from stratagem.runtime.wire.channels import SHARED_FROM, Channel
+from stratagem.runtime.wire.channels import SHARED_FROM, Channel, in_place
 from stratagem.runtime.wire.deadlines import Stall
 
 STALL = Stall(10.0)
@@ -50,7 +50,7 @@ def test_lent_memory_arrives_as_it_was_written(shared_memory: bool) -> None:
                 carried = 0 if shared_memory and size >= SHARED_FROM else size
                 assert one.through_socket([room]) == carried
                 one.send("part", {"value": value}, [room], STALL)
-                message = other.receive(STALL, STALL, borrow=True)
+                message = other.receive(STALL, STALL, borrow=in_place)
                 assert message.fields == {"value": value}
                 assert message.borrowed == (carried != size)
                 assert message.tensors[0].tolist() == [value] * size
@@ -60,7 +60,7 @@ def test_memory_that_was_lent_and_not_sent_is_announced_with_what_is() -> None:
     with ends(True) as (near, far):
         near.lend(LARGE)
         near.send("part", {}, [np.full(LARGE, 7, np.uint8)], STALL)
-        assert (far.receive(STALL, STALL, borrow=True).tensors[0] == 7).all()
+        assert (far.receive(STALL, STALL, borrow=in_place).tensors[0] == 7).all()
 
 
 def test_a_segment_may_come_with_the_second_of_two_messages() -> None:
@@ -68,7 +68,7 @@ def test_a_segment_may_come_with_the_second_of_two_messages() -> None:
         near.send("first", {}, (), STALL)
         near.send("second", {}, [np.full(LARGE, 7, np.uint8)], STALL)
         assert far.receive(STALL, STALL).subject == "first"
-        assert (far.receive(STALL, STALL, borrow=True).tensors[0] == 7).all()
+        assert (far.receive(STALL, STALL, borrow=in_place).tensors[0] == 7).all()
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])

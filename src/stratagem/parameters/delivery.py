@@ -1,0 +1,117 @@
+"""One push on its way: sent to every server that has to do with it, asked after until all have made use of it."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from stratagem.errors import RolledBack
+from stratagem.parameters import protocol
+from stratagem.parameters.machines import Push
+from stratagem.parameters.planning import Pieces
+from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
+from stratagem.parameters.store import Array
+from stratagem.runtime.wire import Fields, Response
+
+
+class Asked(Protocol):
+    """A server that was asked something, and has not been listened to yet."""
+
+    def answer(self) -> Response:
+        """What it says."""
+        ...
+
+    def abandon(self) -> None:
+        """Do without its answer."""
+        ...
+
+
+class Delivery:
+    """One attempt to bring a push to its servers.
+
+    Args:
+        push: The push.
+        model: The model's name.
+        epoch: The stretch of history that it belongs to.
+        gradients: For each server, those of its pieces.
+        commons: What all gradients have in common.
+        metrics: For server 0, to be averaged over the pushes of one update.
+        ask: Sends a call to a server.
+        waiting: Called with those that server 0 waits for, and for how long it has.
+
+    Attributes:
+        epoch: See above.
+    """
+
+    def __init__(
+        self,
+        push: Push,
+        model: str,
+        epoch: str,
+        gradients: Pieces,
+        commons: Sequence[Array],
+        metrics: dict[str, float],
+        ask: Callable[[int, str, Fields, Sequence[Array]], Asked],
+        waiting: Callable[[list[str], float], None],
+    ) -> None:
+        self._push = push
+        self.epoch = epoch
+        self._model = model
+        self._gradients = gradients
+        self._commons = commons
+        self._metrics = metrics
+        self._ask = ask
+        self._waiting = waiting
+        self._asked: dict[int, Asked] = {}
+        self._has_failed = False
+        self._began = time.monotonic()
+
+    def send(self, server: int) -> None:
+        """Send a server its part, and listen to it later."""
+        self._asked[server] = self._ask_it(server)
+
+    def _ask_it(self, server: int, again: bool = False) -> Asked:
+        fields = {
+            "model": self._model,
+            "epoch": self.epoch,
+            "push": list(self._push),
+            "again": again,
+            "metrics": self._metrics if server == 0 else {},
+        }
+        tensors = [*self._gradients[server], *self._commons] if self._push.rows and not again else ()
+        return self._ask(server, protocol.PUSH, fields, tensors)
+
+    def answer(self, server: int) -> Response:
+        """What a server says once it has made use of its part, which it is sent now if it was not before.
+
+        Raises:
+            RolledBack: Another server did not get its part, for which this one waits in vain.
+        """
+        try:
+            asked = self._asked.pop(server, None) or self._ask_it(server)
+            while True:
+                answer = asked.answer()
+                state = answer.fields[STATE]
+                if state == OK:
+                    return answer
+                if state == ROLLED_BACK:
+                    raise RolledBack(str(answer.fields["why"]))
+                if self._has_failed:
+                    raise RolledBack("another server did not get its part of a push")
+                if state == PENDING and server == 0:
+                    self._waiting(answer.fields["waiting"], time.monotonic() - self._began)
+                asked = self._ask_it(server, again=state != SEND)
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    def again(self) -> "Delivery":
+        """Another attempt, after this one has failed."""
+        self.abandon()
+        told = self._gradients, self._commons, self._metrics
+        return Delivery(self._push, self._model, self.epoch, *told, self._ask, self._waiting)
+
+    def abandon(self) -> None:
+        """Listen to nobody any more."""
+        for asked in self._asked.values():
+            asked.abandon()
+        self._asked.clear()
