@@ -11,6 +11,7 @@ import numpy as np
 
 from stratagem.cluster import ClusterSpec
 from stratagem.errors import StrategyError
+from stratagem.strategies.agreement import agreed
 from stratagem.strategies.batches import Batches
 from stratagem.strategies.engines import Engine, Step
 from stratagem.strategies.feeds import Feed, InStepFeed
@@ -116,17 +117,21 @@ class Strategy:
         """The state of an untrained model, laid out as this strategy wants it.
 
         Args:
-            params: The parameters: any pytree of arrays. They are copied. Or a model as a `Trainable`, such as
-                `sg.flax.Trainable`.
+            params: The parameters: any pytree of arrays. They are copied; of several workers, all begin with those of
+                worker 0. Or a model as a `Trainable`, such as `sg.flax.Trainable`.
             optimizer: Any optax optimizer, or one of the model's own library: an `nnx.Optimizer`, for example.
             ema_decay: Keep moving averages of the parameters with this decay.
             seed: What the `rng` of loss functions is drawn from, together with the step.
         """
         if isinstance(params, Trainable):
-            return self._engine.lay_out(state_of(params, optimizer, ema_decay, seed))
+            return self._laid_out(state_of(params, optimizer, ema_decay, seed))
         if not callable(getattr(optimizer, "init", None)) or isinstance(optimizer, Updater):
             raise StrategyError(f"parameters by themselves want an optax optimizer, not {type(optimizer)}")
-        return self._engine.lay_out(new_state(params, optimizer, ema_decay, seed))
+        return self._laid_out(new_state(params, optimizer, ema_decay, seed))
+
+    def _laid_out(self, state: TrainState) -> TrainState:
+        # Parameter servers have the chief's values anyway.
+        return self._engine.lay_out(state if self._engine.is_elsewhere else agreed(state, self._workers))
 
     def train_step(self, loss_fn: Callable[..., Any] | Trainable) -> Step:
         """The function that trains a state on a batch.

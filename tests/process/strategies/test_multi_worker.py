@@ -146,3 +146,34 @@ def test_alone_it_is_mirrored(script: ScriptWriter) -> None:
         code, out, err = job.finish()
     assert code == 0, err
     assert "replicas 1 True" in out
+
+
+def test_all_begin_with_the_values_of_worker_0(script: ScriptWriter) -> None:
+    path = script("""
+        strategy = sg.MultiWorkerMirroredStrategy()
+        index = sg.resolve_cluster().task_index
+        own = {"half": jnp.full(3, index, jnp.bfloat16), "w": np.float32(5 + 10 * index)}
+        state = strategy.init(own, optax.adam(0.1), ema_decay=0.9)
+        print("begins with", *(np.asarray(value).tolist() for value in strategy.fetch(state).params.values()))
+        state, _ = strategy.train_step(loss_fn)(state, np.full(4, 2.0 * index, np.float32))
+        found = strategy.fetch(state)
+        print("ends with", found.params["w"], found.ema["w"], found.opt_state[0].mu["w"])
+        strategy.close()
+    """)
+    code, out, err = run(path)
+    assert code == 0, err
+    assert out.count("begins with [0.0, 0.0, 0.0] 5.0") == 2
+    ends = re.findall(r"ends with (.*)", out)
+    assert len(ends) == 2
+    assert len(set(ends)) == 1
+
+
+def test_different_models_are_told(script: ScriptWriter) -> None:
+    path = script("""
+        strategy = sg.MultiWorkerMirroredStrategy()
+        index = sg.resolve_cluster().task_index
+        strategy.init({"w": np.zeros(3 + index, np.float32)}, optax.sgd(0.1))
+    """)
+    code, _, err = run(path)
+    assert code == 1
+    assert "the model of worker 1 is not that of worker 0" in err
