@@ -76,7 +76,8 @@ class Pipeline:
         """Let the next iteration begin with the batch after those that the state tells of.
 
         Raises:
-            DataError: The state is of batches that are made of something else: another size, seed, shard, source.
+            DataError: The state is of batches that are made of something else: another size, seed, source,
+                or number of shards.
         """
         self._position = BatchPosition.restored(state, self._made_of)
         self._is_restored = True

@@ -7,6 +7,8 @@ from typing import Any
 from stratagem.errors import DataError
 
 Plain = int | str | bool | None
+_OF_ONE_SHARD = ("shard", "rows")
+"""What differs between the shards of the same batches."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class BatchPosition:
     def restored(cls, state: Mapping[str, Any], made_of: Mapping[str, Plain]) -> "BatchPosition":
         """The place that a state tells of.
 
+        It may be of another shard of the same batches: a checkpoint keeps where the chief stands, and of workers in step
+        each stands there.
+
         Raises:
             DataError: It is no such state, or of batches that are made of something else.
         """
@@ -43,10 +48,11 @@ class BatchPosition:
             raise DataError(
                 f"{state!r} is no state of a pipeline; give what its `state` method returned"
             ) from None
+        is_own = other.get("shard") == made_of.get("shard")
         changed = [
             f"{name} was {other[name]!r} and is {value!r}"
             for name, value in made_of.items()
-            if other[name] != value
+            if other[name] != value and (is_own or name not in _OF_ONE_SHARD)
         ]
         if changed:
             raise DataError(

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol, cast
+from typing import Any, BinaryIO, Literal, Protocol, cast
 
 from stratagem.data.framing import HEADER, announced_length
 from stratagem.errors import DataError
@@ -85,10 +85,22 @@ class Inflated:
         self._pending = b""
         self._inflater = zlib.decompressobj(WINDOW_BITS[compression])
         self._is_fresh = True
+        self._given = 0
+        self._damage: zlib.error | None = None
 
     def read(self, count: int) -> bytes:
-        """At most so many plain bytes; none at the end."""
+        """At most so many plain bytes; none at the end. What lies before damage is given before it is raised."""
+        plain = self._read(count)
+        self._given += len(plain)
+        return plain
+
+    def _read(self, count: int) -> bytes:
         while True:
+            if self._damage is not None:
+                raise DataError(
+                    f"{self._name}: damaged {self._compression} data after {self._given} plain bytes ({self._damage}); "
+                    f"the file is not {self._compression}, or was changed: copy or write it anew"
+                ) from self._damage
             if not self._pending:
                 self._pending = self._file.read(_READ)
                 if not self._pending:
@@ -98,13 +110,14 @@ class Inflated:
                 if not self._pending:
                     continue
                 self._inflater = zlib.decompressobj(WINDOW_BITS[self._compression])
+            before = self._inflater.copy()
             try:
                 plain = self._inflater.decompress(self._pending, count)
             except zlib.error as error:
-                raise DataError(
-                    f"{self._name}: damaged {self._compression} data ({error}); the file is not "
-                    f"{self._compression}, or was changed: copy or write it anew"
-                ) from error
+                self._damage = error
+                if sound := _until_damage(before, self._pending):
+                    return sound
+                continue
             self._is_fresh = False
             self._pending = (
                 self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
@@ -119,6 +132,17 @@ class Inflated:
         if plain or self._inflater.eof:
             return plain
         raise DataError(
-            f"{self._name}: the {self._compression} data ends too early; the file was cut short: "
-            f"copy or write it anew"
+            f"{self._name}: the {self._compression} data ends too early, after {self._given} plain bytes; the file was cut "
+            "short: copy or write it anew"
         )
+
+
+def _until_damage(inflater: Any, data: bytes) -> bytes:
+    """What can be made of data that is damaged somewhere: a call that fails gives nothing at all."""
+    plain = []
+    for place in range(len(data)):
+        try:
+            plain.append(inflater.decompress(data[place : place + 1]))
+        except zlib.error:
+            break
+    return b"".join(plain)

@@ -87,7 +87,8 @@ def pipeline(
     made_of = {
         "batch_size": int(batch_size),
         "shuffle_seed": shuffle_seed,
-        "shard": f"{index} of {count}",
+        "shard": index,
+        "shards": count,
         "epochs": epochs,
         "drop_remainder": drop_remainder,
     }

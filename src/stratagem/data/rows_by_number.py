@@ -107,12 +107,17 @@ def _opened_unchanged(index: RecordIndex) -> Iterator[BinaryIO]:
 
 
 def _read(stream: BinaryIO, begin: int, end: int) -> bytes:
-    data = os.pread(stream.fileno(), end - begin, begin)
-    if len(data) < end - begin:
-        raise DataError(
-            f"{stream.name} ended at byte {begin + len(data)} while it was read; do not change it meanwhile"
-        )
-    return data
+    parts = []
+    while begin < end:
+        # The kernel reads no more than 2 GiB at once.
+        data = os.pread(stream.fileno(), end - begin, begin)
+        if not data:
+            raise DataError(
+                f"{stream.name} ended at byte {begin} while it was read; do not change it meanwhile"
+            )
+        parts.append(data)
+        begin += len(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 @dataclass(frozen=True, eq=False)

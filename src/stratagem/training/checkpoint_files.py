@@ -59,7 +59,8 @@ class CheckpointFiles:
     keep: int
     keep_every: int | None
     reached: int = -1
-    _damaged: list[int] = field(default_factory=list)
+    _passed_over: dict[int, str] = field(default_factory=dict)
+    _has_told: bool = False
 
     def __post_init__(self) -> None:
         kept((), self.keep, self.keep_every)
@@ -74,8 +75,18 @@ class CheckpointFiles:
             KeepError: There is one of another training, or of another model.
         """
         if step <= self.reached:
+            if step < self.reached and not self._has_told:
+                self._has_told = True
+                _log.warning(
+                    "%s has a checkpoint of step %d, and none is made at step %d, nor until training is past that: to begin "
+                    "anew give it a directory of its own, to go back use restore(like, step)",
+                    self.cuts.root,
+                    self.reached,
+                    step,
+                )
             return False
-        latest = max((found for found in self.cuts.steps() if found not in self._damaged), default=None)
+        self._has_told = False
+        latest = max((found for found in self.cuts.steps() if found not in self._passed_over), default=None)
         if latest is None:
             return True
         if step <= latest:
@@ -90,11 +101,11 @@ class CheckpointFiles:
         return True
 
     def make(self, step: int) -> None:
-        """The directory of a new checkpoint; those of later steps that cannot be read are removed."""
-        for damaged in self._damaged:
-            _log.warning("%s is removed: it cannot be read", self.cuts.path(damaged))
-            self.cuts.remove(damaged)
-        self._damaged.clear()
+        """The directory of a new checkpoint; later ones that were passed over are removed."""
+        for found, why in self._passed_over.items():
+            _log.warning("%s is removed: %s", self.cuts.path(found), why)
+            self.cuts.remove(found)
+        self._passed_over.clear()
         self.cuts.directory(step)
 
     def write(self, saved: Saved, others: Callable[[], Shards] | None = None) -> None:
@@ -163,9 +174,9 @@ class CheckpointFiles:
         self.reached = cut.step
         return Saved(cut.step, int(meta["seed"]), arrays, data)
 
-    def pass_over(self) -> None:
-        """Training goes on from what was read: newer checkpoints, being damaged, may be replaced."""
-        self._damaged = [step for step in self.cuts.steps() if step > self.reached]
+    def pass_over(self, why: str) -> None:
+        """Training goes on from what was read: when it is saved the next time, newer checkpoints are removed."""
+        self._passed_over = {step: why for step in self.cuts.steps() if step > self.reached}
 
 
 def _form(cut: Cut) -> dict[str, StoredArray]:

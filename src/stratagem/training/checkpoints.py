@@ -170,7 +170,8 @@ class Checkpointer:
 
         Args:
             like: A state of the same model and optimizer, from this strategy. It is not to be used any more.
-            step: Which checkpoint, if not the newest.
+            step: Which checkpoint, if not the newest. Training then goes on from there: newer checkpoints are removed
+                when it is saved the next time.
 
         Raises:
             KeepError: Every checkpoint is damaged, or there is none of that step; or they are of another model: the
@@ -189,8 +190,10 @@ class Checkpointer:
 
     def _read(self, form: Any, step: int | None) -> Saved | None:
         saved = self._files.read(form, step)
-        if saved is not None and step is None:
-            self._files.pass_over()
+        if saved is not None:
+            self._files.pass_over(
+                "it cannot be read" if step is None else f"training has gone back to step {step}"
+            )
         return saved
 
     # For others.

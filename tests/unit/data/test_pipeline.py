@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import namedtuple
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,8 @@ def test_a_state_is_plain_values() -> None:
         "batches": 1,
         "batch_size": 4,
         "shuffle_seed": 1,
-        "shard": "0 of 1",
+        "shard": 0,
+        "shards": 1,
         "epochs": 1,
         "drop_remainder": False,
         "rows": ROWS,
@@ -209,6 +211,25 @@ def test_a_state_for_so_many_steps() -> None:
         assert drawn([next(iter(resumed))]) == [both[steps]]
 
 
+@pytest.mark.parametrize("epochs", [1, 3, None])
+def test_workers_in_step_go_on_where_the_chief_stood(epochs: int | None) -> None:
+    def shards() -> list[Any]:
+        return [
+            pipeline(np.arange(ROWS), 4, shuffle_seed=1, shard=(index, 2), epochs=epochs)
+            for index in range(2)
+        ]
+
+    whole = [[batch.tolist() for batch in islice(shard, 3)] for shard in shards()]
+    chief, _ = shards()
+    assert [next(iter(chief)).tolist()] == whole[0][:1]
+    resumed = shards()
+    for shard in resumed:
+        shard.restore(chief.state())
+    assert [[batch.tolist() for batch in islice(shard, 2)] for shard in resumed] == [
+        each[1:] for each in whole
+    ]
+
+
 def test_a_pass_that_was_left_is_over() -> None:
     batches = pipeline(np.arange(ROWS), 4, shuffle_seed=1)
     next(iter(batches))
@@ -222,7 +243,7 @@ def test_a_pass_that_was_left_is_over() -> None:
     [
         ({"batch_size": 5}, "batch_size was 4 and is 5"),
         ({"shuffle_seed": 2}, "shuffle_seed was 1 and is 2"),
-        ({"shard": (0, 2)}, "shard was '0 of 1' and is '0 of 2'"),
+        ({"shard": (0, 2)}, "shards was 1 and is 2"),
         ({"source": np.arange(9)}, "rows was 23 and is 9"),
     ],
 )

@@ -125,6 +125,26 @@ def test_damaged_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert list(whole) == [b"first", b"third"], "a record of another shard is nobody's trouble here"
 
 
+@pytest.mark.parametrize("compression", ["gzip", "zlib"])
+def test_what_lies_before_damage_in_a_compressed_file_is_read(tmp_path: Path, compression: str) -> None:
+    path = tmp_path / "damaged"
+    random = np.random.default_rng(0)
+    records = [
+        random.bytes(1000) for _ in range(200)
+    ]  # which cannot be made smaller: each is where it would be
+    write_tfrecord(path, records, compression=compression)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 :] = b"\xff" * (len(data) - len(data) // 2)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"damaged.*(after|at byte) \d+"):
+        list(read_tfrecord(path))
+    skipping = read_tfrecord(path, on_error="skip")
+    found = list(skipping)
+    assert found == records[: len(found)]
+    assert len(found) > 60
+    assert skipping.skipped >= 1
+
+
 def test_a_range_of_a_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "damaged"
     write_tfrecord(path, [b"first", b"second", b"third"])

@@ -225,6 +225,34 @@ def test_one_step_is_saved_once(tmp_path: Path) -> None:
     assert manifest.stat().st_ino == before
 
 
+def test_going_back_to_an_earlier_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved(tmp_path, 2, 3, 4)
+    training = Training()
+    checkpoints = sg.Checkpointer(tmp_path)
+    restored = checkpoints.restore(like=training.state, step=2)
+    assert checkpoints.steps() == [2, 3, 4], "nothing is removed until there is something new"
+    assert restored is not None
+    training.state = restored
+    with caplog.at_level(logging.WARNING, "stratagem"):
+        checkpoints.save(training.to(3))
+        checkpoints.close()
+    assert "step-000000000004 is removed: training has gone back to step 2" in caplog.text
+    assert checkpoints.steps() == [2, 3]
+
+
+def test_another_training_in_the_same_place_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoints = sg.Checkpointer(tmp_path)
+    checkpoints.save(Training().to(5))
+    with caplog.at_level(logging.WARNING, "stratagem"):
+        checkpoints.save(Training().to(1))
+        checkpoints.save(Training().to(2))
+    assert caplog.text.count("has a checkpoint of step 5, and none is made at step 1") == 1
+    assert "step 2" not in caplog.text, "once is enough"
+    checkpoints.save(Training().to(6))
+    checkpoints.close()
+    assert checkpoints.steps() == [5, 6]
+
+
 # Which cannot be used.
 
 
