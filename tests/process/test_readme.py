@@ -1,35 +1,45 @@
-"""What README says is so: its code is the examples' code, the examples run, its commands exist."""
+"""What README says is so: its code is the examples' code, its blocks run, and the numbers are as good as it says."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache
 
-ROOT = Path(__file__).parents[2]
+import pytest
+
+from document_runs import follow, prepare
+from documents import EXAMPLES, ROOT, read_blocks, runs_of
+
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
-EXAMPLES = ["keras_digits.py", "jax_digits.py", "jax_parameter_servers.py", "jax_on_servers.py"]
+SCRIPTS = ["keras_digits.py", "jax_digits.py", "jax_parameter_servers.py", "jax_on_servers.py"]
+RUNS = {run.text.partition("#")[0].strip(): run for run in runs_of("README.md")}
+
+Printed = Callable[[str], str]
 
 
-def run(*argv: str, **environ: str) -> str:
-    result = subprocess.run(
-        [sys.executable, *argv],
-        cwd=ROOT,
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
+    """What a command of README prints; each is run once."""
+    directory, compiled = tmp_path_factory.mktemp("readme"), tmp_path_factory.mktemp("compiled")
+    prepare("README.md", directory)
+
+    @cache
+    def output(command: str) -> str:
+        return follow(RUNS[command], directory, compiled)
+
+    return output
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_command(command: str, printed: Printed) -> None:
+    assert printed(command)
 
 
 def test_its_code_is_the_examples_code() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    examples = [(ROOT / "examples" / name).read_text() for name in EXAMPLES]
-    assert blocks == examples
+    blocks = [block for block in read_blocks("README.md") if block.language == "python"]
+    assert [block.title for block in blocks] == [f"{EXAMPLES}{name}" for name in SCRIPTS]
+    assert [block.text for block in blocks] == [(ROOT / EXAMPLES / name).read_text() for name in SCRIPTS]
 
 
 def test_its_commands_exist_and_ci_knows_no_others() -> None:
@@ -39,41 +49,29 @@ def test_its_commands_exist_and_ci_knows_no_others() -> None:
     assert set(re.findall(r"make ([a-z-]+)", (ROOT / ".ci" / "run").read_text())) <= named
 
 
-def test_keras_example() -> None:
-    out = run("examples/keras_digits.py", KERAS_BACKEND="jax")
+def test_keras_example(printed: Printed) -> None:
+    out = printed("python examples/keras_digits.py")
     accuracy = float(re.findall(r"accuracy: ([\d.]+)", out)[-1])
     assert accuracy > 0.9
 
 
-def test_jax_example_is_the_same_alone_and_together() -> None:
-    alone = re.findall(r"loss ([\d.]+)", run("examples/jax_digits.py"))
-    together = re.findall(
-        r"loss ([\d.]+)", run("-m", "stratagem", "run", "--workers", "2", "examples/jax_digits.py")
-    )
+def test_jax_example_is_the_same_alone_and_together(printed: Printed) -> None:
+    alone = re.findall(r"loss ([\d.]+)", printed("python examples/jax_digits.py"))
+    together = re.findall(r"loss ([\d.]+)", printed("stratagem run --workers 2 examples/jax_digits.py"))
     assert len(alone) == len(together) == 5
     for one, two in zip(alone, together, strict=True):
         assert abs(float(one) - float(two)) < 0.001
 
 
-def test_parameter_server_example() -> None:
-    out = run("-m", "stratagem", "run", "--ps", "2", "--workers", "3", "examples/jax_parameter_servers.py")
+def test_parameter_server_example(printed: Printed) -> None:
+    out = printed("stratagem run --ps 2 --workers 3 --max-restarts 5 examples/jax_parameter_servers.py")
     found = re.findall(r"(\d+) updates, accuracy ([\d.]+)", out)
     assert len(found) == 3
     assert all(400 <= int(updates) <= 402 and float(accuracy) > 0.9 for updates, accuracy in found)
 
 
-def test_single_client_example() -> None:
-    out = run(
-        "-m",
-        "stratagem",
-        "run",
-        "--ps",
-        "1",
-        "--workers",
-        "2",
-        "--single-client",
-        "examples/jax_on_servers.py",
-    )
+def test_single_client_example(printed: Printed) -> None:
+    out = printed("stratagem run --ps 1 --workers 2 --single-client examples/jax_on_servers.py")
     found = re.search(r"\[chief:0\] +losses \[(.*?)\]", out)
     assert found
     losses = [float(loss) for loss in found[1].split(",")]
@@ -81,8 +79,7 @@ def test_single_client_example() -> None:
     assert losses[-1] < losses[0] / 4
 
 
-def test_demo_trains_the_same_model_twice() -> None:
-    out = run("-m", "stratagem", "demo")
-    accuracies = re.findall(r"accuracy on 359 test digits: ([\d.]+) %", out)
+def test_demo_trains_the_same_model_twice(printed: Printed) -> None:
+    accuracies = re.findall(r"accuracy on 359 test digits: ([\d.]+) %", printed("make demo"))
     assert len(accuracies) == 2
     assert min(map(float, accuracies)) > 95

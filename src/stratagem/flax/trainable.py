@@ -32,7 +32,7 @@ class Trainable:
     optimizer goes to `strategy.init` as it is, an `nnx.Optimizer` as `trainable.updater(optimizer)`.
 
     Args:
-        model: The model. Workers must begin with equal ones: make it from the same seed on all.
+        model: The model. Of several workers, all begin with worker 0's values.
         loss_fn: `loss_fn(model, batch)`, or with a further argument `rng`; returns the mean loss over the rows of the
             batch, or that and a dictionary of metrics, each a mean too.
         wrt: A Flax filter: which variables are trained. That of an `nnx.Optimizer` is to be the same.

@@ -3,6 +3,7 @@
 A machine is asked by the authority, which knows who takes part. It never sees a push twice.
 """
 
+from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -143,15 +144,16 @@ class InStep:
     counts_absent: bool = True
     _taken: list[Push] = field(default_factory=list)
     _waiting: list[Push] = field(default_factory=list)
+    _counts: Counter[int] = field(default_factory=Counter)
 
     def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
         """See `Machine`."""
         if push.base < step:
             return [Drop(push, f"it was computed on step {push.base}, and the step is {step}")]
-        own = sum(taken.worker == push.worker for taken in self._taken)
-        if own >= self._quota(active):  # a worker that was started again since
+        if self._counts[push.worker] >= self._quota(active):  # a worker that was started again since
             return [Drop(push, f"step {step} has a push of this worker already")]
         self._taken.append(push)
+        self._counts[push.worker] += 1
         self._waiting.append(push)
         return self._ready(active) or self._counted(active)
 
@@ -162,12 +164,10 @@ class InStep:
     def _counted(self, active: Set[int]) -> list[Instruction]:
         """Of those whose workers wait: who is to bring more, there being so many to share the work."""
         quota = self._quota(active)
-        told = [
-            push
-            for push in self._waiting
-            if sum(taken.worker == push.worker for taken in self._taken) < quota
-        ]
-        self._waiting = [push for push in self._waiting if push not in told]
+        if quota == 1:
+            return []
+        told = [push for push in self._waiting if self._counts[push.worker] < quota]
+        self._waiting = [push for push in self._waiting if self._counts[push.worker] >= quota]
         return [Count(push) for push in told]
 
     def waits_for(self, worker: int, active: Set[int]) -> list[int]:
@@ -177,9 +177,7 @@ class InStep:
     def missing(self, active: Set[int]) -> list[int]:
         """See `Machine`."""
         quota = self._quota(active)
-        return sorted(
-            worker for worker in active if sum(taken.worker == worker for taken in self._taken) < quota
-        )
+        return sorted(worker for worker in active if self._counts[worker] < quota)
 
     def forget(self, worker: int) -> None:
         """See `Machine`: what had arrived everywhere was pushed in good faith, and still counts."""
@@ -187,12 +185,15 @@ class InStep:
     def reset(self) -> None:
         """See `Machine`."""
         self._taken, self._waiting = [], []
+        self._counts.clear()
 
     def _quota(self, active: Set[int]) -> int:
         """How many pushes of one worker an update takes at most."""
         return -(-self.wanted // max(1, len(active))) if self.wanted > self.workers else 1
 
     def _ready(self, active: Set[int]) -> list[Instruction]:
+        if len(self._taken) < min(self.wanted, len(active)):
+            return []
         others = {push.worker for push in self._taken} - active  # gone since, but their pushes count
         possible = len(active) + len(others)
         # Several of each worker, as long as there is one who can still bring some.
@@ -200,7 +201,7 @@ class InStep:
         if not self._taken or len(self._taken) < needed:
             return []
         pushes = tuple(sorted(self._taken))
-        self._taken, self._waiting = [], []
+        self.reset()
         if not any(push.rows for push in pushes):
             return [Drop(push, "no worker had an example for this step") for push in pushes]
         return [Apply(pushes)]

@@ -1,0 +1,72 @@
+"""Runs the code blocks of a page, in a directory of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from documents import EXAMPLES, ROOT, Command, differences, file_of, read_blocks, runs_of
+
+SECONDS = 240
+
+
+def prepare(page: str, directory: Path) -> None:
+    """Write the files that a page has, and link those that it may use, into an empty directory."""
+    (directory / "examples").symlink_to(ROOT / "examples")
+    for block in read_blocks(page):
+        path = directory / file_of(block)
+        # Those of the repository are there, and the same: a pure test sees to it.
+        if block.language == "python" and not file_of(block).startswith(EXAMPLES):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
+
+
+def follow(command: Command, directory: Path, compiled: Path) -> str:
+    """Run a command of a page, and give what it printed.
+
+    Args:
+        command: The command.
+        directory: The page's own.
+        compiled: Where programs that were compiled before are found, since pages compile much the same.
+
+    Raises:
+        AssertionError: It did not do what the page promises.
+    """
+    done = subprocess.run(
+        ["bash", "-c", _with_these_binaries(command.text)],
+        cwd=directory,
+        env={
+            **os.environ,
+            "PATH": f"{_binaries()}{os.pathsep}{os.environ['PATH']}",
+            "KERAS_BACKEND": "jax",
+            "JAX_COMPILATION_CACHE_DIR": str(compiled),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiling is most of what a short script costs
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    what, said = f"{command.block.place}: `{command.text}`", done.stdout + done.stderr
+    assert done.returncode == command.exit_code, f"{what}: exit code {done.returncode}\n{said}"
+    wrong = "\n".join(differences(command.output, done.stdout, done.stderr))
+    assert not wrong, f"{what} did not print\n{wrong}\nbut\n{said}"
+    return said
+
+
+def run_page(page: str, directory: Path, compiled: Path) -> int:
+    """Run all that a page has to run, one after the other; how much that was."""
+    prepare(page, directory)
+    return len([follow(command, directory, compiled) for command in runs_of(page)])
+
+
+def _binaries() -> Path:
+    return Path(sys.executable).parent
+
+
+def _with_these_binaries(command: str) -> str:
+    """Make is to use what the tests are run with, and not to make it first."""
+    if not command.startswith("make "):
+        return command
+    return f"make --silent --directory={ROOT} --old-file=.venv/.ready BIN={_binaries()} {command[5:]}"

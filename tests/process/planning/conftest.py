@@ -1,0 +1,4 @@
+"""Jobs with parameter servers, as for the tests of those."""
+
+from process.parameters.conftest import new_job as new_job
+from process.parameters.conftest import nursery as nursery

@@ -1,0 +1,109 @@
+"""A slow network in front of a task: so many bytes per second each way, for all connections together.
+
+What it costs is waiting, not computing, so that it is as slow on a busy machine as on an idle one.
+"""
+
+import contextlib
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+_CHUNK = 32 << 10
+_AT_ONCE = 3e-4
+"""Seconds: what is received quicker than this had been waiting."""
+
+
+class _Way:
+    """One way of a link: bytes go through it one after the other."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._lock = threading.Lock()
+        self._free = 0.0
+
+    def take(self, count: int, ready: float) -> float:
+        """Wait until so many bytes have gone through that were ready at a time; when they have, by the plan.
+
+        By the plan: a thread that wakes up late, on a busy machine, does not make the network slower.
+        """
+        with self._lock:
+            self._free = max(self._free, ready) + count / self._rate
+            until = self._free
+        time.sleep(max(0.0, until - time.monotonic()))  # the network's own time, not a wait for something
+        return until
+
+
+class SlowLine:
+    """Stands between a task and those who call it.
+
+    Args:
+        address: Of the task.
+        rate: Bytes per second, each way.
+
+    Attributes:
+        address: What callers are told instead.
+    """
+
+    def __init__(self, address: str, rate: float) -> None:
+        host, _, port = address.rpartition(":")
+        self._far = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._there, self._back = _Way(rate), _Way(rate)
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def _start(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                try:
+                    far = socket.create_connection(self._far)
+                except OSError:
+                    near.close()
+                    continue
+                for each in (near, far):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets += (near, far)
+                self._start(self._pass_on, near, far, self._there)
+                self._start(self._pass_on, far, near, self._back)
+
+    def _pass_on(self, source: socket.socket, other: socket.socket, way: _Way) -> None:
+        with contextlib.suppress(OSError):
+            sent = 0.0
+            while True:
+                asked = time.monotonic()
+                data = source.recv(_CHUNK)
+                if not data:
+                    break
+                now = time.monotonic()
+                sent = way.take(len(data), sent if now - asked < _AT_ONCE else now)
+                other.sendall(data)
+        for each in (source, other):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        for each in self._sockets:
+            each.close()

@@ -1,0 +1,46 @@
+"""What the documentation says is so: the code blocks of every page run, and print what the page shows."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from document_runs import run_page
+from documents import is_translation, pages, runs_of
+
+PAGES = [page for page in pages() if page.startswith("docs/") and not is_translation(page) and runs_of(page)]
+
+
+@pytest.fixture(scope="module")
+def ends(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[int]]]:
+    """Runs the pages that were asked for, as many at a time as there are cores."""
+    asked = [
+        str(item.callspec.params["page"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module and hasattr(item, "callspec")
+    ]
+    compiled = tmp_path_factory.mktemp("compiled")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {page: pool.submit(run_page, page, tmp_path_factory.mktemp("page"), compiled) for page in asked}
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page(page: str, ends: dict[str, Future[int]]) -> None:
+    assert ends[page].result()
+
+
+def test_there_are_pages() -> None:
+    assert len(PAGES) > 10
+
+
+def test_compiled_programs_are_shared(tmp_path: Path) -> None:
+    """Without it, running every page takes minutes more."""
+    page = "docs/strategies/one_device.md"
+    (tmp_path / "page").mkdir()
+    run_page(page, tmp_path / "page", tmp_path / "compiled")
+    assert list((tmp_path / "compiled").iterdir())
