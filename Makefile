@@ -6,13 +6,20 @@ PEER := .venv-peer
 BENCH := .venv-bench
 TESTERS ?= 2
 ROUNDS ?= 50
+# What the user gave; every benchmark has a number of rounds of its own.
+GIVEN_ROUNDS := $(if $(filter file,$(origin ROUNDS)),,$(ROUNDS))
 SEED ?= 0
+PROVED := build/proved.json
 
-.PHONY: demo test test-peer lint format drills bench bench-peers clean
+.PHONY: demo test table test-peer lint format docs drills bench bench-peers clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	touch $@
 
 $(PEER)/.ready: pyproject.toml
@@ -22,15 +29,20 @@ $(PEER)/.ready: pyproject.toml
 
 $(BENCH)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --editable '.[keras]' tensorflow-cpu torch==2.13.0
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --editable '.[keras,bench]'
 	touch $@
 
 demo: $(VENV)/.ready  ## train the embedded digits, on one device and on a cluster
 	$(BIN)/stratagem demo
 
 test: $(VENV)/.ready  ## all tests that need no other framework
-	$(BIN)/pytest --numprocesses $(TESTERS) --dist loadfile tests/unit
-	$(BIN)/pytest tests/process
+	rm -f $(PROVED)
+	$(BIN)/pytest --proved $(PROVED) --numprocesses $(TESTERS) --dist loadfile tests/unit
+	$(BIN)/pytest --proved $(PROVED) --numprocesses $(TESTERS) --dist loadfile tests/process
+	$(BIN)/python tests/proofs.py --check $(PROVED)
+
+table: $(VENV)/.ready  ## the READMEs' table of what the last `make test` has proved
+	$(BIN)/python tests/proofs.py $(PROVED)
 
 test-peer: $(PEER)/.ready  ## the tests against TensorFlow, in an environment of their own
 	$(PEER)/bin/pytest tests/peer
@@ -45,17 +57,19 @@ format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.docs  ## the documentation, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 drills: $(VENV)/.ready  ## break things on purpose: make drills ROUNDS=50 SEED=0
 	$(BIN)/python -m drills --rounds $(ROUNDS) --seed $(SEED)
 
 bench: $(VENV)/.ready  ## the runtime against bare loops that move the same bytes
-	$(BIN)/python benchmarks/wire.py
-	PYTHONPATH=. $(BIN)/python benchmarks/session.py
+	$(BIN)/python -m benchmarks.wire
+	$(BIN)/python -m benchmarks.session
+	$(BIN)/python -m benchmarks.all_reduce
 
-bench-peers: $(BENCH)/.ready  ## all strategies against bare JAX, TensorFlow and PyTorch, each race in one run
-	$(BENCH)/bin/python -m benchmarks.strategies
-	$(BENCH)/bin/python -m benchmarks.parameter_servers
-	$(BENCH)/bin/python benchmarks/tfrecord.py
+bench-peers: $(BENCH)/.ready  ## all against bare JAX, TensorFlow and PyTorch, into benchmarks/RESULTS.md; ROUNDS=3 is shorter
+	BENCHMARK_COMMAND='make bench-peers$(GIVEN_ROUNDS:%= ROUNDS=%)' $(BENCH)/bin/python -m benchmarks $(GIVEN_ROUNDS:%=--rounds %)
 
 clean:
-	rm -rf $(VENV) $(PEER) $(BENCH) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEER) $(BENCH) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,51 @@
-"""Property tests take as long as the machine needs: a busy one must not fail them."""
+"""Property tests take as long as the machine needs; tests may say what they prove (see `proofs`)."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+import proofs
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+_PROPERTY = "proves"
+
+
+@pytest.fixture
+def proves(record_property: Callable[[str, object], None]) -> proofs.Proves:
+    """Called with a training API and a strategy: if the test passes, the one is proved under the other."""
+
+    def proves(api: str, strategy: str) -> None:
+        record_property(_PROPERTY, (api, strategy))
+
+    return proves
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--proved", type=Path, help="add to this file what the tests prove that pass")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--proved") is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Collector(config.getoption("--proved")))
+
+
+class _Collector:
+    """Keeps what passed tests prove."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._proofs: set[proofs.Proof] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            for name, value in report.user_properties:
+                if name == _PROPERTY and isinstance(value, tuple | list):
+                    api, strategy = value
+                    self._proofs.add((api, strategy))
+
+    def pytest_sessionfinish(self) -> None:
+        proofs.keep(self._path, self._proofs)

@@ -23,7 +23,8 @@ LAYERS: list[set[str]] = [
     {"collectives", "parameters"},
     {"strategies"},
     {"training"},
-    {"keras", "flax", "functions", "estimator", "deploy"},
+    {"keras", "flax", "functions", "estimator", "deploy", "emit", "planning"},
+    {"bench"},
     {"launch"},
 ]
 LEVEL = {layer: level for level, layers in enumerate(LAYERS) for layer in layers}

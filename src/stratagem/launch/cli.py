@@ -14,7 +14,13 @@ _COMMANDS = {
     "serve": ("stratagem.launch.serve", "Serve one task: hold variables, run shipped programs."),
     "devices": ("stratagem.launch.devices", "List the devices of this machine."),
     "convert": ("stratagem.launch.convert", "Convert data sets: IDX (MNIST) to TFRecord."),
+    "plan": ("stratagem.launch.capacity", "Plan how many workers and servers a job is worth."),
     "status": ("stratagem.launch.status", "Show what every task of a cluster is doing."),
+    "bench": (
+        "stratagem.launch.bench",
+        "Compare the strategies on this machine, and say which of them fits.",
+    ),
+    "emit": ("stratagem.launch.emit", "Print what starts a cluster elsewhere: compose, k8s, slurm."),
 }
 """Name of each command: its module, which has a function of that name, and what the list of commands says."""
 

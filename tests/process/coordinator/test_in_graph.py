@@ -16,6 +16,7 @@ import stratagem as sg
 from drills.cluster import ServedCluster
 from drills.processes import launcher, until
 from process.conftest import ScriptWriter
+from proofs import FUNCTIONS, Proves
 
 PRELUDE = f"""
 import sys; sys.path.append({str(Path(__file__).parents[2])!r}); sys.path.append({str(Path(__file__).parents[3])!r})
@@ -84,7 +85,10 @@ def close(one: Any, other: Any) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), one, other)
 
 
-def test_in_step_as_on_one_device_whoever_is_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_in_step_as_on_one_device_whoever_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, proves: Proves
+) -> None:
+    proves(FUNCTIONS, "in-graph")
     made = batches(30)
     one_device = sg.OneDeviceStrategy("/cpu:0")
     alone, losses = trained(one_device, made)

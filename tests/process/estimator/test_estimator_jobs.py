@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from proofs import ESTIMATOR, Proves
 from stratagem.devices import virtual_device_environment
 from unit.estimator import models
 
@@ -78,7 +79,10 @@ def test_alone_every_checkpoint_is_evaluated(alone: Job) -> None:
     assert evaluated_steps(alone.directory) == [100, 200]
 
 
-def test_workers_in_step_train_the_same_model_and_an_evaluator_looks_on(alone: Job, together: Job) -> None:
+def test_workers_in_step_train_the_same_model_and_an_evaluator_looks_on(
+    alone: Job, together: Job, proves: Proves
+) -> None:
+    proves(ESTIMATOR, "MultiWorkerMirrored")
     task, step, accuracy = together.result
     assert (task, step) == ("[evaluator:0]", 200)
     assert accuracy == pytest.approx(alone.result[2], abs=0.01)
@@ -87,7 +91,8 @@ def test_workers_in_step_train_the_same_model_and_an_evaluator_looks_on(alone: J
     assert evaluated_steps(together.directory)[-1] == 200
 
 
-def test_parameter_servers_go_on_from_there(tmp_path: Path, together: Job) -> None:
+def test_parameter_servers_go_on_from_there(tmp_path: Path, together: Job, proves: Proves) -> None:
+    proves(ESTIMATOR, "Async")
     directory = tmp_path / "model"  # with what the other run has left to say that it was over
     shutil.copytree(together.directory, directory)
     shutil.rmtree(directory / "eval")

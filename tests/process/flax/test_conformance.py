@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from proofs import FLAX, Proves, column
+
 SCRIPT = Path(__file__).with_name("job.py")
 STEPS = 6
 MEAN = "noisy/model['norm']['mean'].value"
@@ -61,16 +63,21 @@ ONE_PROCESS = Job(
         "plain": "plain",
         "Mirrored": "sg.MirroredStrategy()",
         "CentralStorage": "sg.CentralStorageStrategy()",
+        "OneDevice": "sg.OneDeviceStrategy()",
+        "TPU": "__import__('strategies_on_cpu').tpu_strategy()",
     },
     devices=2,
 )
 WORKERS = Job({"MultiWorkerMirrored": "sg.MultiWorkerMirroredStrategy(communication='shm')"}, workers=2)
 IN_STEP = Job({"Sync": "sg.ParameterServerStrategy(update=sg.Sync())"}, workers=2, ps=2)
 ONE_WORKER = Job({"Async": "sg.ParameterServerStrategy()"}, ps=1, cases="dense")
+BOUNDED = Job(
+    {"BoundedStaleness": "sg.ParameterServerStrategy(update=sg.BoundedStaleness(2))"}, ps=1, cases="dense"
+)
 
 ALL = [
     (job, name)
-    for job in (ONE_PROCESS, WORKERS, IN_STEP, ONE_WORKER)
+    for job in (ONE_PROCESS, WORKERS, IN_STEP, ONE_WORKER, BOUNDED)
     for name in job.strategies
     if name != "plain"
 ]
@@ -103,8 +110,9 @@ def named(argument: Any) -> str | None:
 
 @pytest.mark.parametrize(("job", "name"), ALL, ids=named)
 def test_parameters_optimizer_metrics_and_predictions_are_those_of_plain_flax(
-    results: Ask, job: Job, name: str
+    results: Ask, job: Job, name: str, proves: Proves
 ) -> None:
+    proves(FLAX, column(job.strategies[name]))
     (plain,) = results(ONE_PROCESS, "plain")
     for found in results(job, name):
         assert found["dense/step"] == STEPS

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from proofs import KERAS, Proves, column
+
 JOB = Path(__file__).with_name("keras_job.py")
 ALIKE = [
     "everyday",
@@ -222,7 +224,8 @@ def compare(found: Found, expected: Found, tolerance: float = 1e-6) -> None:
 
 
 @asked(*ALIKE, "meddled")
-def test_as_plain_keras_on_every_worker(job: Job, plain: Job, case: str) -> None:
+def test_as_plain_keras_on_every_worker(job: Job, plain: Job, case: str, proves: Proves) -> None:
+    proves(KERAS, column(job.contender.expression))
     (expected,) = plain.of(case)
     # Before the first training, workers of parameter servers have values of their own.
     is_own = job.contender.is_served and case in UNTRAINED
@@ -292,7 +295,8 @@ def test_all_workers_draw_the_same_order(job: Job) -> None:
 
 
 @asked("turns")
-def test_workers_in_turns_make_one_pass_together(job: Job) -> None:
+def test_workers_in_turns_make_one_pass_together(job: Job, proves: Proves) -> None:
+    proves(KERAS, column(job.contender.expression))
     found = job.of("turns")
     # Three batches, four times: the worker that ends last knows of all of them.
     assert max(each["iterations"] for each in found) == 12

@@ -9,6 +9,7 @@ from drills.processes import until
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
+from proofs import FUNCTIONS, Proves, column
 from stratagem.keep import Cuts
 
 SHORT, LONG = 3, 11
@@ -25,9 +26,10 @@ SHORT, LONG = 3, 11
     ],
 )
 def test_data_that_end_early(
-    new_job: JobMaker, script: ScriptWriter, tmp_path: Path, rule: str, updates: int | None
+    new_job: JobMaker, script: ScriptWriter, tmp_path: Path, rule: str, updates: int | None, proves: Proves
 ) -> None:
     """The chief's data end first; it stays, without a push and without a word, until the other has finished."""
+    proves(FUNCTIONS, column(f"ParameterServer {rule}"))
     path = script(f"""
         strategy, state, step = start(update={rule})
         def own(context):

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from proofs import FUNCTIONS, Proves, column
+
 JOB = Path(__file__).with_name("conformance_job.py")
 
 
@@ -99,8 +101,12 @@ def close(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_same_parameters_and_averages(pair: Pair, reference: dict[str, Any], optimizer: str) -> None:
-    _, found = pair
+def test_same_parameters_and_averages(
+    pair: Pair, reference: dict[str, Any], optimizer: str, proves: Proves
+) -> None:
+    contender, found = pair
+    proves(FUNCTIONS, column(contender.expression))
+    proves(FUNCTIONS, column(REFERENCE.expression))
     assert found[f"{optimizer}/step"] == 200
     for kind in ("params", "ema"):
         for leaf in LEAVES:

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import stratagem as sg
+from proofs import ESTIMATOR, Proves, column
 from stratagem.estimator import Hook
 from strategies_on_cpu import tpu_strategy
 from unit.estimator import models
@@ -92,8 +93,10 @@ def test_a_seed_makes_another_model(tmp_path: Path, trained: sg.Estimator) -> No
     [sg.MirroredStrategy, sg.CentralStorageStrategy, tpu_strategy, sg.MultiWorkerMirroredStrategy],
 )
 def test_every_strategy_of_one_process_gives_the_same(
-    tmp_path: Path, trained: sg.Estimator, strategy: Any
+    tmp_path: Path, trained: sg.Estimator, strategy: Any, proves: Proves
 ) -> None:
+    proves(ESTIMATOR, column(strategy.__name__))
+    proves(ESTIMATOR, "OneDevice")  # which trained the other
     given = strategy() if strategy is sg.MirroredStrategy else strategy
     other = models.estimator(tmp_path, train_distribute=given, eval_distribute=given)
     other.train(models.batches, max_steps=5)
