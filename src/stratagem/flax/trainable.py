@@ -106,7 +106,7 @@ class Trainable:
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
         """The loss and the metrics over a batch, with the model in its `eval` mode."""
         loss, metrics = self._call(self._evaluated(params, state), batch, jax.random.key(0))
-        return {"loss": loss, **metrics}
+        return {**metrics, "loss": loss}
 
     def predict(self, params: Arrays, state: Arrays, batch: Any) -> Any:
         """`model(batch)`, with the model in its `eval` mode."""

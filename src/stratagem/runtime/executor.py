@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cache
@@ -19,7 +19,7 @@ from stratagem.runtime.peers import Peers
 from stratagem.runtime.per_task import Supplier
 from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.variables import VariableStore
-from stratagem.runtime.wire import Fields, Handler, Reply, Request
+from stratagem.runtime.wire import Fields, Handler, Reply, Request, Response
 from stratagem.runtime.wire.peer import DEFAULT_TIMEOUT
 
 _MOST_FETCHES = 64
@@ -209,7 +209,7 @@ class Executor:
 
         def fetch(task: str) -> list[np.ndarray[Any, Any]]:
             names = [name for _, name in wanted[task]]
-            return self._peers[task].call("variable.read", {"names": names}, timeout=seconds).tensors
+            return self._call(task, "variable.read", names, (), seconds).tensors
 
         return {
             index: value
@@ -231,9 +231,16 @@ class Executor:
                 for name, tensor in zip(names, tensors, strict=True):
                     self._store.add(name, tensor)
             else:
-                self._peers[task].call(f"variable.{what}", {"names": list(names)}, tensors, timeout=seconds)
+                self._call(task, f"variable.{what}", list(names), tensors, seconds)
 
         self._at_once(deliver, elsewhere)
+
+    def _call(
+        self, task: str, call: str, names: list[str], tensors: Sequence[Any], seconds: float
+    ) -> Response:
+        """Call another task; one that was there before and is gone is not waited for: its variables went with it."""
+        peer = self._peers[task]
+        return peer.call(call, {"names": names}, tensors, timeout=seconds, wait=not peer.was_reached)
 
     def _at_once(self, call: Callable[[K], T], tasks: Collection[K]) -> list[T]:
         """Call several tasks at the same time; one alone from this thread, so that it waits for no other."""

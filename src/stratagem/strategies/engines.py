@@ -43,7 +43,7 @@ def forward_and_back(
     """Gradients, new non-trained state and metrics of one batch; traceable."""
     seen = [*state.flat_state, *state.flat_opt_state] if trainable.reads_optimizer else state.flat_state
     (loss, others, metrics), grads = trainable.loss_and_grad(state.flat_params, seen, batch, rng)
-    return grads, others, {"loss": loss, **metrics}
+    return grads, others, {**metrics, "loss": loss}
 
 
 class MirroredEngine:

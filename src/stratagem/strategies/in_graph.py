@@ -9,13 +9,14 @@ from typing import Any
 import jax
 
 from stratagem.cluster import ClusterSpec
-from stratagem.errors import StratagemError, StrategyError
+from stratagem.errors import StratagemError, StrategyError, TaskLost, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions, ModelPlan
 from stratagem.parameters.rules import Async, Sync, UpdateRule
 from stratagem.runtime import Session
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.peers import task_name
+from stratagem.runtime.wire.failures import first_line
 from stratagem.strategies.batches import Batches, with_rows
 from stratagem.strategies.begun import Begun, Later
 from stratagem.strategies.crew import Crew
@@ -215,7 +216,26 @@ class InGraphEngine:
 
     def build(self, trainable: Trainable) -> Step:
         """Have the workers compute, then the servers update."""
-        return self._in_step(trainable) if isinstance(self._rule, Sync) else self._in_turn(trainable)
+        step = self._in_step(trainable) if isinstance(self._rule, Sync) else self._in_turn(trainable)
+
+        def guarded(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+            try:
+                return step(state, batch)
+            except (TaskLost, TaskUnreachable) as error:
+                raise self._explained(error) from None
+
+        return guarded
+
+    def _explained(self, error: TaskLost | TaskUnreachable) -> Exception:
+        """What the loss of a server means, if that is what it was."""
+        lost = [server for server in self._options.servers if server in str(error)]
+        if not lost:
+            return error
+        return TaskLost(
+            f"{lost[0]} is lost, and the variables that it held with it; in-graph replication has no snapshots. Start the job "
+            "again and go on from a checkpoint: save with sg.Checkpointer, restore before the loop. "
+            f"What was seen: {first_line(error)}"
+        )
 
     def _in_step(self, trainable: Trainable) -> Step:
         """A share of the batch for every worker, one update by all; a worker without a row computes nothing."""

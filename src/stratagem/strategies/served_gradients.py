@@ -36,4 +36,4 @@ def served_gradients(
         *((new - old).astype(old.dtype) for old, new in statistics),
     ]
     commons = plan.plan.commons(gradients) if alone else []
-    return gradients, after, {"loss": loss, **metrics, **trainable.report(after)}, commons
+    return gradients, after, {**metrics, "loss": loss, **trainable.report(after)}, commons

@@ -51,7 +51,7 @@ class FunctionTrainable:
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
         """See `Trainable`."""
         loss, metrics = self._call(params, batch, jax.random.key(0))
-        return {"loss": loss, **metrics}
+        return {**metrics, "loss": loss}
 
     def predict(self, params: Arrays, state: Arrays, batch: Any) -> Any:
         """A loss function predicts nothing: `strategy.run` runs whatever does."""

@@ -134,6 +134,24 @@ def test_in_step_as_on_one_device_whoever_is_lost(
             strategy.reduce("mean", strategy.run(lambda: 1.0))
 
 
+def test_a_server_that_dies_between_two_steps_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATAGEM_SECRET", ServedCluster.secret)
+    with ServedCluster({"ps": 1, "worker": 2}) as cluster:
+        strategy = sg.ParameterServerStrategy(
+            cluster=cluster.cluster, update=sg.Sync(), replication="in-graph"
+        )
+        state = strategy.init(initial(), CLIPPED)
+        step = strategy.train_step(loss_fn)
+        (batch,) = batches(1)
+        state, _ = step(state, batch)
+        cluster.kill("ps", 0)
+        with pytest.raises(
+            sg.TaskLost, match=r"/job:ps/task:0 is lost, and the variables .* sg\.Checkpointer"
+        ):
+            step(state, batch)
+        strategy.close()
+
+
 def test_each_at_its_own_pace_by_one_command(script: ScriptWriter) -> None:
     path = script("""
         strategy = sg.ParameterServerStrategy(update=sg.Async(), replication="in-graph")

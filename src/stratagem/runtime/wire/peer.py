@@ -88,6 +88,11 @@ class Peer:
         return self._task or str(self.info.get("task") or self.address)
 
     @property
+    def was_reached(self) -> bool:
+        """Whether there has been a connection to it, so that it was up once."""
+        return self.transport is not None
+
+    @property
     def _where(self) -> str:
         name = self.task
         return name if name == str(self.address) else f"{name} at {self.address}"
