@@ -69,6 +69,8 @@ with (
         state, metrics = step(state, batch)
         shown.tell(metrics)
         summaries.training(metrics)
+        if metrics["global_step"] % 100 == 0:
+            summaries.status(strategy.status(), metrics["global_step"])
         if metrics["global_step"] - saved >= 200:
             checkpoints.save(state)
             saved = metrics["global_step"]

@@ -39,3 +39,4 @@ def test_cluster_reaches_its_accuracy(tmp_path: Path, sync: tuple[str, ...]) -> 
     assert len(told) == 3
     assert all(400 <= int(steps) <= 402 and float(accuracy) > 0.93 for steps, accuracy in told)
     assert list((tmp_path / "checkpoints").iterdir())
+    assert {int(index) for index in re.findall(r"\[worker:0\] +/job:worker/task:(\d): ", out)} == {0, 1, 2}

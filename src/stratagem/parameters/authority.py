@@ -87,7 +87,8 @@ class Authority:
         step: The global step: how many updates have been decided.
         cut_wanted: Whether the next update is to be followed by a copy of all values.
         staleness: How many pushes were applied so many steps after the parameters they were computed on.
-        dropped: How many pushes of each worker were dropped.
+        pushed: How many pushes of each worker were applied.
+        dropped: How many were dropped.
         applied_at_cut: What `applied` was right after the last update that was followed by a copy.
     """
 
@@ -95,6 +96,7 @@ class Authority:
         self.step = 0
         self.cut_wanted = False
         self.staleness: Counter[int] = Counter()
+        self.pushed: Counter[int] = Counter()
         self.dropped: Counter[int] = Counter()
         self.applied_at_cut: dict[int, tuple[str, int]] = {}
         self._machine = machine_of(rule, workers)
@@ -263,6 +265,7 @@ class Authority:
     def _apply(self, pushes: tuple[Push, ...]) -> None:
         for push in pushes:
             self.staleness[self.step - push.base] += 1
+            self.pushed[push.worker] += 1
         self.step += 1
         decision = Decision(APPLIED, self.step, pushes, cut=self.cut_wanted)
         self.cut_wanted = False

@@ -581,6 +581,10 @@ class Leader:
                 "rule": repr(self.part.config.rule),
                 "is_open": self.is_open,
                 "staleness": {str(steps): count for steps, count in sorted(self.authority.staleness.items())},
+                "pushed": {
+                    task: self.authority.pushed[worker]
+                    for worker, task in enumerate(self.part.config.workers)
+                },
                 "dropped": {
                     self.part.config.workers[worker]: count
                     for worker, count in sorted(self.authority.dropped.items())

@@ -87,6 +87,10 @@ class Strategy:
             )
         return model
 
+    def status(self) -> dict[str, Any]:
+        """What the parameter servers tell of themselves and of the workers, by task; nothing where there are none."""
+        return {}
+
     # For fronts.
 
     @property

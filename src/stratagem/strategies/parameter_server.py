@@ -1,12 +1,12 @@
 """`ParameterServerStrategy`: variables on servers, which any number of workers train, each at its own pace."""
 
 import logging
-from typing import Literal
+from typing import Any, Literal
 
 from stratagem import environment
 from stratagem.cluster import ClusterConfig, ClusterSpec, resolve_cluster
 from stratagem.devices import share_host
-from stratagem.errors import StrategyError, TaskUnreachable
+from stratagem.errors import StratagemError, StrategyError, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
@@ -22,6 +22,7 @@ from stratagem.strategies.turns import ServerFeed
 
 _log = logging.getLogger("stratagem")
 _START_SECONDS = 600.0
+_STATUS_SECONDS = 5.0
 """How long a worker waits for servers that have not been started; the log names them all the while."""
 
 
@@ -96,6 +97,7 @@ class ParameterServerStrategy(Strategy):
             snapshot_secs=snapshot_secs,
             rejoin_timeout=rejoin_timeout,
         )
+        self._servers = options.servers
         known = ServerWorkers(server, workers, config.is_chief, rule)
         engine = ParameterServerEngine(replicas, known, options)
         aggregated = rule.replicas_to_aggregate if isinstance(rule, Sync) else 1
@@ -125,6 +127,23 @@ class ParameterServerStrategy(Strategy):
         is_sync = isinstance(rule, Sync)
         in_sync = len(client.crew.tasks) if is_sync else 1
         super().__init__(engine, client, feed=InGraphFeed(takes_turns=not is_sync), workers_in_sync=in_sync)
+
+    def status(self) -> dict[str, Any]:
+        """See `Strategy`: for each server its variables, global step, staleness, and how much each worker has pushed.
+
+        One that does not answer has an `error` instead.
+        """
+        if isinstance(self._workers, InGraphWorkers):
+            return self._workers.crew.session.status()
+        if not isinstance(self._workers, ServerWorkers):
+            return {}
+        peers, found = self._workers.server.peers, {}
+        for task in self._servers:
+            try:
+                found[task] = peers[task].call("status", timeout=_STATUS_SECONDS, wait=False).fields
+            except StratagemError as error:
+                found[task] = {"error": str(error)}
+        return found
 
     @property
     def session(self) -> Session:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Literal, TextIO
 
 from stratagem.errors import DataError, StratagemError
@@ -11,9 +11,10 @@ from stratagem.training.bar import Bar
 from stratagem.training.lines import PlainLines
 from stratagem.training.one_voice import HasChief, speaks, trains_with_others
 from stratagem.training.pace import Pace
-from stratagem.training.standing import are_ready, numbers, worker_lines
+from stratagem.training.standing import Status, are_ready, numbers, worker_lines
 
 Display = Literal["auto", "bar", "lines", "off"]
+_ASK_SECONDS = 2.0
 
 
 class Progress:
@@ -31,11 +32,15 @@ class Progress:
         total: int | None,
         examples: int | None,
         display: PlainLines | Bar | None,
+        ask: Callable[[], Status] | None = None,
     ) -> None:
         self._batches = batches
         self._total = total
         self._examples = examples
         self._display = display
+        self._ask = ask
+        self._asked_at = 0.0
+        self._status: Status | None = None
         self._rows = 0
         self._is_counted = True
         self._told: Mapping[str, Any] = {}
@@ -73,22 +78,37 @@ class Progress:
 
         Args:
             metrics: What the step returned.
-            status: What `session.status()` returned: then there is a line per worker too.
+            status: What `session.status()` returned: then there is a line per worker too. A progress that was given its
+                strategy asks by itself.
         """
         self._told = metrics
         if status is not None:
-            self._workers = worker_lines(status)
+            self._tell_of_workers(status)
         self._count()
+
+    def _tell_of_workers(self, status: Status) -> None:
+        self._workers = worker_lines(status, self._status)
+        self._status = status
 
     def _count(self) -> None:
         if self._is_counted:
             return
         self._is_counted = True
         self.pace.count(time.perf_counter(), self._rows)
-        if self._display is not None and self._display.is_due():
+        if self._display is None:
+            return
+        is_due = self._display.is_due()
+        if is_due or self.pace.steps == 1:  # speeds are since the first step
+            self._ask_servers()
+        if is_due:
             if not self._display.is_hasty or are_ready(self._told):
                 self._read()
             self._display.show(self._shown, self._workers)
+
+    def _ask_servers(self) -> None:
+        if self._ask is not None and time.perf_counter() - self._asked_at >= _ASK_SECONDS:
+            self._tell_of_workers(self._ask())
+            self._asked_at = time.perf_counter()
 
     def _read(self) -> None:
         """Take the numbers out of the metrics; waits for the device."""
@@ -115,7 +135,8 @@ def progress(
         total: How many there are, if their length does not tell: then the time left is shown.
         every: A line every so many steps. A bar keeps its own pace.
         examples: How many examples each step trains in all; else the rows that come to this worker are counted.
-        strategy: Tells who is chief; without it flags and the environment do.
+        strategy: Tells who is chief; without it flags and the environment do. With parameter servers there is a line
+            for each worker then, with its speed.
         display: `auto`, or `bar`, `lines` or `off`.
         file: Where to write; standard output by default.
 
@@ -136,10 +157,12 @@ def progress(
         total = len(batches)
     if display == "off" or not speaks(strategy):
         return Progress(batches, total, examples, None)
+    ask = getattr(strategy, "status", None)
     target = sys.stdout if file is None else file
     unit = "examples/s here" if examples is None and trains_with_others() else "examples/s"
     draws = display == "bar" or (display == "auto" and Bar.suits(target))
-    return Progress(batches, total, examples, Bar(target, unit) if draws else PlainLines(target, every, unit))
+    shown = Bar(target, unit) if draws else PlainLines(target, every, unit)
+    return Progress(batches, total, examples, shown, ask)
 
 
 def _rows(batch: Any) -> int:

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stratagem.training.histograms import Histogram, histogram_of_counts
-
-Status = Mapping[str, Mapping[str, Any]]
+from stratagem.training.standing import Status, worker_speeds
 
 
 class Figures(NamedTuple):
@@ -29,6 +28,8 @@ def server_figures(now: Status, earlier: Status | None = None) -> Figures:
             before = None  # it was started again, and counts anew
         _of_models(found, said, before)
         _of_task(found, task, said, before)
+    for worker, speed in worker_speeds(now, earlier).items():
+        found.scalars[f"workers{worker}/steps_per_second"] = speed
     return found
 
 

@@ -7,6 +7,9 @@ import numpy as np
 
 from stratagem.training.pace import Pace
 
+Status = Mapping[str, Mapping[str, Any]]
+_MOST_LINES = 16
+
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The metrics that are single numbers, the loss first.
@@ -68,11 +71,12 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def worker_lines(status: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def worker_lines(status: Status, earlier: Status | None = None) -> list[str]:
     """A line per worker that the status of a cluster tells of.
 
     Args:
-        status: What `session.status()` returned.
+        status: What `session.status()` or `strategy.status()` returned.
+        earlier: What it returned before: then there is the speed of each.
 
     Example:
         >>> model = {"global_step": 9, "active": ["/job:worker/task:0"], "waits_for": [], "dropped": {}}
@@ -86,11 +90,13 @@ def worker_lines(status: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for model in said.get("parameters", {}).values()
         if "global_step" in model  # the one server that leads tells of all
     ]
+    speeds = worker_speeds(status, earlier)
+    known = {*status, *(task for model in models for task in model.get("pushed", ()))}
     lines = []
-    for task, said in status.items():
+    for task in sorted(known, key=_place):
         if not task.startswith(("/job:worker/", "/job:chief/")):
             continue
-        if "error" in said:
+        if "error" in status.get(task, {}):
             parts = ["does not answer"]
         elif any(task in model["waits_for"] for model in models):
             parts = ["waited for"]
@@ -98,11 +104,44 @@ def worker_lines(status: Mapping[str, Mapping[str, Any]]) -> list[str]:
             parts = ["trains"]
         else:
             parts = ["up"]
+        if task in speeds:
+            parts.append(f"{_rate(speeds[task])} steps/s")
         dropped = sum(model["dropped"].get(task, 0) for model in models)
         if dropped:
             parts.append(f"{dropped} pushes dropped")
         lines.append(f"{task}: {', '.join(parts)}")
-    return lines
+    more = len(lines) - _MOST_LINES
+    return lines if more <= 0 else [*lines[:_MOST_LINES], f"and {more} more workers"]
+
+
+def worker_speeds(status: Status, earlier: Status | None) -> dict[str, float]:
+    """Steps per second of each worker between two times that the status of a cluster was told.
+
+    Example:
+        >>> def told(seconds, pushes):
+        ...     model = {"global_step": 9, "pushed": {"/job:worker/task:0": pushes}}
+        ...     return {"/job:ps/task:0": {"incarnation": "a", "seconds": seconds, "parameters": {"m": model}}}
+        >>> worker_speeds(told(12.0, 30), told(10.0, 10))
+        {'/job:worker/task:0': 10.0}
+    """
+    speeds: dict[str, float] = {}
+    for task, said in status.items():
+        before = (earlier or {}).get(task)
+        if before is None or before.get("incarnation") != said.get("incarnation"):
+            continue  # it was started again, and counts anew
+        seconds = said.get("seconds", 0.0) - before.get("seconds", 0.0)
+        for name, model in said.get("parameters", {}).items():
+            old = before.get("parameters", {}).get(name, {}).get("pushed", {})
+            for worker, pushes in model.get("pushed", {}).items():
+                if worker in old and seconds > 0:
+                    speeds[worker] = speeds.get(worker, 0.0) + (pushes - old[worker]) / seconds
+    return speeds
+
+
+def _place(task: str) -> tuple[str, int]:
+    """Workers by number, not by the digits of it."""
+    job, _, index = task.rpartition(":")
+    return job, int(index) if index.isdigit() else -1
 
 
 def _is_number(value: Any) -> bool:

@@ -15,7 +15,8 @@ from stratagem.training.histograms import Histogram, histogram_of, histogram_of_
 from stratagem.training.one_voice import HasChief, own_label, speaks
 from stratagem.training.pictures import pictures
 from stratagem.training.png import png
-from stratagem.training.server_figures import Status, server_figures
+from stratagem.training.server_figures import server_figures
+from stratagem.training.standing import Status
 from stratagem.training.tables import HasDevice, cluster_table, placement_table
 
 STALENESS_WINDOW = 100
@@ -171,11 +172,11 @@ class SummaryWriter:
     def status(self, status: Status, step: int) -> None:
         """Write what the tasks of a cluster tell of themselves.
 
-        That is how stale the pushes of all workers were since the last call, how many were dropped, and updates,
-        calls and bytes per second.
+        That is how stale the pushes of all workers were since the last call, how many were dropped, how fast each worker
+        is, and updates, calls and bytes per second.
 
         Args:
-            status: What `session.status()` returned.
+            status: What `strategy.status()` or `session.status()` returned.
             step: When it was so.
         """
         if self._file is None:

@@ -172,6 +172,40 @@ def test_metrics_that_are_no_single_numbers_are_not_shown() -> None:
     assert not are_ready({"loss": 1.0, "late": SimpleNamespace(is_ready=lambda: False)})
 
 
+def served(seconds: float, pushes: int, workers: int = 2) -> dict[str, dict[str, Any]]:
+    """What a server tells of its workers, each of which has pushed one more than the one before it."""
+    tasks = [f"/job:worker/task:{index}" for index in range(workers)]
+    pushed = {task: pushes * (index + 1) for index, task in enumerate(tasks)}
+    model = {"global_step": 9, "active": tasks, "waits_for": [], "dropped": {}, "pushed": pushed}
+    return {"/job:ps/task:0": {"incarnation": "a", "seconds": seconds, "parameters": {"model-0": model}}}
+
+
+def test_the_speed_of_each_worker() -> None:
+    first, second = served(1.0, 10), served(3.0, 50)
+    assert worker_lines(first) == ["/job:worker/task:0: trains", "/job:worker/task:1: trains"]
+    faster = ["/job:worker/task:0: trains, 20 steps/s", "/job:worker/task:1: trains, 40 steps/s"]
+    assert worker_lines(second, first) == faster
+    second["/job:ps/task:0"]["incarnation"] = "b"  # started again, and counts anew
+    assert worker_lines(second, first) == worker_lines(first)
+
+
+def test_many_workers_are_not_all_listed() -> None:
+    lines = worker_lines(served(1.0, 1, workers=40))
+    assert lines[2].startswith("/job:worker/task:2:")
+    assert lines[-1] == "and 24 more workers"
+
+
+def test_a_strategy_with_servers_is_asked() -> None:
+    strategy = SimpleNamespace(is_chief=True, status=lambda: served(1.0, 10))
+    file = io.StringIO()
+    for _ in sg.progress(batches(1), every=1, strategy=strategy, file=file):
+        pass
+    assert file.getvalue().splitlines()[1:] == [
+        "  /job:worker/task:0: trains",
+        "  /job:worker/task:1: trains",
+    ]
+
+
 def test_a_line_per_worker() -> None:
     zero, one, two = (f"/job:worker/task:{index}" for index in range(3))
     model = {"global_step": 9, "active": [zero, one], "waits_for": [one], "dropped": {zero: 3}}

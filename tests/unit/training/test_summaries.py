@@ -242,6 +242,7 @@ def status(step: int, seconds: float, staleness: dict[str, int], incarnation: st
         "active": ["worker:0", "worker:1"],
         "dropped": {"/job:worker/task:1": 2},
         "staleness": staleness,
+        "pushed": {"/job:worker/task:0": step, "/job:worker/task:1": 2 * step},
     }
     common = {"calls": {"push": step}, "seconds": seconds, "bytes_in": 10 * step, "bytes_out": step}
     return {
@@ -260,6 +261,7 @@ def test_status_of_servers_becomes_figures(tmp_path: Path) -> None:
     assert told["servers/model-0/updates_per_second"] == [(30, 10.0)]
     assert told["servers/model-0/dropped/job:worker/task:1"] == [(10, 2.0), (30, 2.0)]
     assert told["tasks/job:ps/task:1/bytes_in_per_second"] == [(30, 100.0)]
+    assert told["workers/job:worker/task:1/steps_per_second"] == [(30, 20.0)]
     histograms = read(tmp_path).Histograms("servers/model-0/staleness_histogram")
     assert [list(event.histogram_value.bucket) for event in histograms] == [[10], [10, 10]]
 
