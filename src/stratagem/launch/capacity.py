@@ -16,7 +16,6 @@ from stratagem.errors import LaunchError
 if TYPE_CHECKING:
     from stratagem.planning.figures import Figures
 
-_WIDTH = 110
 _EXAMPLE = """\b
 Example:
   stratagem plan --step-time 50ms --model-size 25Mparams --bandwidth 10Gbit --stragglers lognormal:0.2
@@ -149,6 +148,7 @@ def plan(
     """
     from rich.console import Console
 
+    from stratagem.launch.wide_console import wide_console
     from stratagem.planning.advice import advise
     from stratagem.planning.capacity import make_plan
     from stratagem.planning.failures import Failures
@@ -178,9 +178,7 @@ def plan(
     if as_json:
         click.echo(json.dumps(plain(figures, lines), indent=2))
         return
-    console = Console()
-    if not console.is_terminal:  # a file or a pipe has no width of its own
-        console.width = max(console.width, _WIDTH)
+    console = wide_console()
     console.print(_assumed(figures), highlight=False)
     console.print(table(lines))
     for sentence in advise(lines):

@@ -3,8 +3,9 @@
 import json
 
 import click
-from rich.console import Console
 from rich.table import Table
+
+from stratagem.launch.wide_console import wide_console
 
 
 @click.command()
@@ -22,4 +23,4 @@ def devices(as_json: bool) -> None:
     table = Table("device", "description")
     for each in found:
         table.add_row(each.name, each.description)
-    Console().print(table)
+    wide_console().print(table)

@@ -6,10 +6,12 @@ import time
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Column, Table
+
+from stratagem.launch.wide_console import wide_console
 
 REFRESH_SECONDS = 1.0
 ANSWER_SECONDS = 3.0
@@ -32,7 +34,7 @@ def status(target: str, as_json: bool, once: bool) -> None:
         if as_json:
             click.echo(json.dumps(session.status(), indent=2, ensure_ascii=False))
         elif once or not sys.stdout.isatty():
-            Console().print(_tables(session.status(), {}))
+            wide_console().print(_tables(session.status(), {}))
         else:
             _watch(session)
 
