@@ -60,8 +60,8 @@ format: $(VENV)/.ready
 docs: $(VENV)/.docs  ## the documentation, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-drills: $(VENV)/.ready  ## break things on purpose: make drills ROUNDS=50 SEED=0
-	$(BIN)/python -m drills --rounds $(ROUNDS) --seed $(SEED)
+drills: $(VENV)/.ready  ## break things on purpose: make drills ROUNDS=50 SEED=0, or some: ONLY='cut fill'
+	$(BIN)/python -m drills --rounds $(ROUNDS) --seed $(SEED) $(addprefix --only ,$(ONLY))
 
 bench: $(VENV)/.ready  ## the runtime against bare loops that move the same bytes
 	$(BIN)/python -m benchmarks.wire

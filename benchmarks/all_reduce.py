@@ -1,11 +1,12 @@
 """All-reduce between two processes against a bare one that moves the same bytes, in one run, alternating.
 
-    python benchmarks/all_reduce.py [--json]
+    python -m benchmarks.all_reduce [--rounds 12] [--json]
 
 The bare one is written by hand over shared memory (memfd) and eventfd: each process writes half of its array
 for the other, sums the half that is its own, writes the sum for the other, and reads the other's. That is the
 same number of copies, and nothing else: no names, no checks, no deadlines, no packing, and it is told the
-sizes beforehand. PyTorch's gloo takes part where it is installed. What counts are the ratios of medians.
+sizes beforehand. PyTorch's gloo takes part where it is installed. What counts are the
+ratios within rounds.
 """
 
 import json
@@ -16,12 +17,12 @@ import socket
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
+from benchmarks.racing.taking_turns import Act, Times, rounds_wanted, show, timed
 from stratagem.cluster import ClusterSpec
 from stratagem.collectives import Group
 from stratagem.runtime.peers import Peers, task_name
@@ -34,8 +35,7 @@ SIZES = {
 }
 TARGETS = {"1.6 MB": 2.0, "64 MB": 1.3}
 SECONDS_PER_CASE, ROUNDS, WORKERS = 3.0, 12, 2
-
-Case = Callable[[], object]
+ROOT = Path(__file__).parents[1]
 
 
 def leaves(label: str, worker: int) -> list[Array]:
@@ -81,7 +81,7 @@ def bare_bytes(label: str) -> int:
     return 4 * 4 * (-(-(elements // 2 + 1) // 16) * 16)
 
 
-def gloo(worker: int, label: str, port: int) -> Case:
+def gloo(worker: int, label: str, port: int) -> Act:
     import torch  # type: ignore[import-not-found,unused-ignore]
     import torch.distributed as distributed  # type: ignore[import-not-found,unused-ignore]
 
@@ -100,8 +100,8 @@ def gloo(worker: int, label: str, port: int) -> Case:
     return run
 
 
-def cases(worker: int, settings: dict[str, object], group: Group) -> dict[str, dict[str, Case]]:
-    found: dict[str, dict[str, Case]] = {}
+def cases(worker: int, settings: dict[str, object], group: Group) -> dict[str, dict[str, Act]]:
+    found: dict[str, dict[str, Act]] = {}
     shared: dict[str, list[int]] = settings["bare"]  # type: ignore[assignment]
     for label in SIZES:
         arrays = leaves(label, worker)
@@ -114,7 +114,7 @@ def cases(worker: int, settings: dict[str, object], group: Group) -> dict[str, d
         def run(arrays: list[Array] = arrays) -> None:
             group.all_reduce(arrays)
 
-        found[label] = {"bare": bare.run, "stratagem": run}
+        found[label] = {"bare": bare.run, "all_reduce": run}
         if settings["gloo"]:
             found[label]["gloo"] = gloo(worker, label, int(str(settings["gloo"])))
     return found
@@ -131,18 +131,17 @@ def work(worker: int, settings: dict[str, object]) -> None:
     peers = Peers(cluster, credentials, task_name("worker", worker))
     with Listener(addresses[worker], credentials=credentials) as listener:
         group = Group(listener, peers, [task_name("worker", index) for index in range(WORKERS)], worker)
-        rows = measure(worker, cases(worker, settings, group), group)
+        times = measure(cases(worker, settings, group), group, int(str(settings["rounds"])))
         group.close()
     if worker == 0:
-        print(json.dumps(rows))
+        print(json.dumps(times))
     peers.close()
     sys.stdout.flush()
     os._exit(0)  # gloo's threads take their time
 
 
-def measure(
-    worker: int, found: dict[str, dict[str, Case]], group: Group
-) -> dict[str, dict[str, list[float]]]:
+def measure(found: dict[str, dict[str, Act]], group: Group, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """The median of each round, by size and contender."""
     times: dict[str, dict[str, list[float]]] = {}
     for label, contenders in found.items():
         times[label] = {name: [] for name in contenders}
@@ -151,19 +150,13 @@ def measure(
             for _ in range(3):
                 run()
             took = timed(run)
-            most = np.asarray(max(1, int(SECONDS_PER_CASE / ROUNDS / took)))
+            most = np.asarray(max(1, int(SECONDS_PER_CASE / rounds / took)))
             repeats[name] = int(group.broadcast([most])[0])
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name, run in contenders.items():
                 run()  # whoever comes first after another's turn meets cold caches
-                times[label][name] += [timed(run) for _ in range(repeats[name])]
+                times[label][name].append(statistics.median(timed(run) for _ in range(repeats[name])))
     return times
-
-
-def timed(run: Case) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def free_port() -> int:
@@ -181,12 +174,14 @@ def main() -> None:
         "addresses": [f"127.0.0.1:{free_port()}" for _ in range(WORKERS)],
         "secret": secrets.token_hex(16),
         "bare": shared,
+        "rounds": rounds_wanted(ROUNDS),
         "gloo": free_port() if find_spec("torch") else None,
     }
     descriptors = [descriptor for each in shared.values() for descriptor in each]
     children = [
         subprocess.Popen(
-            [sys.executable, __file__, "work", str(worker), json.dumps(settings)],
+            [sys.executable, "-m", "benchmarks.all_reduce", "work", str(worker), json.dumps(settings)],
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             pass_fds=descriptors,
             text=True,
@@ -202,21 +197,17 @@ def main() -> None:
     report(json.loads(out))
 
 
-def report(times: dict[str, dict[str, list[float]]]) -> None:
-    rows = []
-    for label, contenders in times.items():
-        medians = {name: statistics.median(values) * 1e6 for name, values in contenders.items()}
-        for name, microseconds in medians.items():
-            ratio = microseconds / medians["bare"]
-            rows.append({"size": label, "case": name, "microseconds": microseconds, "ratio": ratio})
+def report(found: dict[str, dict[str, list[float]]]) -> None:
+    lines = []
+    for label, rounds in found.items():
+        times = Times(rounds)
+        lines.append(times.compare(label, "all_reduce", most=TARGETS[label]))
+        if "gloo" in rounds:
+            lines.append(times.compare(label, "all_reduce", "gloo"))
     if "--json" in sys.argv:
-        print(json.dumps(rows))
-        return
-    for row in rows:
-        target = f" (≤ {TARGETS[str(row['size'])]})" if row["case"] == "stratagem" else ""
-        print(
-            f"{row['size']:7} {row['case']:10} {row['microseconds']:10.1f} µs  × {row['ratio']:.2f}{target}"
-        )
+        print(json.dumps(lines))
+    else:
+        show(lines)
 
 
 if __name__ == "__main__":

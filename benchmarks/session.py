@@ -1,19 +1,21 @@
 """Round trips through Session variables against bare loops that move the same bytes, in one run, alternating.
 
-    python benchmarks/session.py [--json]
+    python -m benchmarks.session [--rounds 12] [--json]
 
 A round trip is `variable.assign(x)` and `variable.read()`: the server keeps the value, the client gets it back.
-The bare loops are those of `wire.py`. What counts are the ratios of medians.
+The bare loops are those of `wire.py`. What counts are the ratios within rounds.
 """
 
 import json
 import sys
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
-from wire import SIZES, bare_memory, bare_tcp, medians
 
 import stratagem as sg
+from benchmarks.racing.taking_turns import show
+from benchmarks.wire import SIZES, bare_memory, bare_tcp, in_turns
 from drills.cluster import ServedCluster
 
 TARGETS = {
@@ -24,8 +26,8 @@ TARGETS = {
 }
 
 
-def measure() -> list[dict[str, object]]:
-    rows = []
+def measure() -> list[dict[str, Any]]:
+    lines = []
     for transport, bare in (("shared memory", bare_memory), ("tcp", bare_tcp)):
         for label, size in SIZES.items():
             with ExitStack() as stack:
@@ -44,32 +46,19 @@ def measure() -> list[dict[str, object]]:
                     variable.assign(data)  # noqa: B023
                     variable.read()  # noqa: B023
 
-                found = medians({"bare": bare(stack, size), "session": trip, "fresh": fresh})
-            rows.append(
-                {
-                    "transport": transport,
-                    "size": label,
-                    "bare ms": 1e3 * found["bare"],
-                    "session ms": 1e3 * found["session"],
-                    "ratio": found["session"] / found["bare"],
-                    "ratio with a new array": found["fresh"] / found["bare"],
-                    "target": TARGETS[transport, label],
-                }
-            )
-    return rows
+                name, again = transport, f"{transport}, new arrays"
+                found = in_turns({"bare": bare(stack, size), name: trip, again: fresh})
+            lines.append(found.compare(label, name, most=TARGETS[transport, label]))
+            lines.append(found.compare(label, again))
+    return lines
 
 
 def main() -> None:
-    rows = measure()
+    lines = measure()
     if "--json" in sys.argv:
-        print(json.dumps(rows, indent=2))
-        return
-    for row in rows:
-        print(
-            "  ".join(
-                f"{key} {value:.2f}" if isinstance(value, float) else f"{value}" for key, value in row.items()
-            )
-        )
+        print(json.dumps(lines))
+    else:
+        show(lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Reading and parsing TFRecord files of 28×28 images against tf.data with as many threads, in one run, alternating.
 
-    python benchmarks/tfrecord.py [--records 40000] [--rounds 7] [--json]
+    python -m benchmarks.tfrecord [--records 40000] [--rounds 7] [--json]
 
 Both read two files, compare checksums, and give batches of images and labels: pixels as raw bytes to uint8, or as a
 float_list to float32. With two threads each has a file. What counts is the median of the ratios of neighbouring
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.racing.figures import summary
 from stratagem.data import (
     FixedLenFeature,
     RawFeature,
@@ -118,10 +119,15 @@ def race(paths: list[Path], kind: str, batch: int, threads: int, records: int, r
             if number:
                 times[name].append(time.perf_counter() - start)
     rates = {name: records / statistics.median(values) for name, values in times.items()}
-    ratio = statistics.median(
-        other / own for own, other in zip(times["stratagem"], times["tf.data"], strict=True)
-    )
-    return {"pixels": kind, "batch": batch, "threads": threads, **rates, "ratio": ratio, "target": TARGET}
+    ratios = [other / own for own, other in zip(times["stratagem"], times["tf.data"], strict=True)]
+    return {
+        "pixels": kind,
+        "batch": batch,
+        "threads": threads,
+        **rates,
+        "ratio": summary(ratios),
+        "target": TARGET,
+    }
 
 
 def main() -> None:
@@ -143,7 +149,7 @@ def main() -> None:
                     if not options.json:
                         print(
                             f"{kind:6} batch {batch:5} threads {threads}: stratagem {row['stratagem']:9,.0f}/s  "
-                            f"tf.data {row['tf.data']:9,.0f}/s  × {row['ratio']:.2f} (≥ {TARGET:g})",
+                            f"tf.data {row['tf.data']:9,.0f}/s  × {row['ratio']['median']:.2f} (≥ {TARGET:g})",
                             flush=True,
                         )
     if options.json:

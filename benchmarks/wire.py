@@ -1,10 +1,10 @@
 """Round trips over the wire against bare loops that move the same bytes, in one run, alternating.
 
-    python benchmarks/wire.py [--json]
+    python -m benchmarks.wire [--rounds 12] [--json]
 
 A round trip is: the client sends, the server copies into its own array and sends that back, the client has
 it in its own array. The bare loops do just that, with the same number of copies, and nothing else: no names,
-no checks, no deadlines. What counts are the ratios of medians.
+no checks, no deadlines. What counts are the ratios within rounds.
 """
 
 import json
@@ -12,21 +12,23 @@ import mmap
 import os
 import secrets
 import socket
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmarks.racing.taking_turns import Times, rounds_wanted, show, take_turns
 from stratagem.runtime.wire import Credentials, Listener, Peer, Reply, Request
 from stratagem.runtime.wire.arrays import Array
 
+ROOT = Path(__file__).parents[1]
 SIZES = {"1.6 MB": 1_600_000, "64 MB": 64_000_000}
 SECRET = Credentials(secrets.token_hex(16))
-EMPTY_CALLS, SECONDS_PER_CASE, ROUNDS = 300, 2.0, 12
+SECONDS_PER_CASE, ROUNDS = 2.0, 12
 TARGETS = {
     ("shared memory", "1.6 MB"): 2.0,
     ("shared memory", "64 MB"): 1.2,
@@ -101,7 +103,8 @@ def mapped(descriptor: int, size: int) -> Array:
 @contextmanager
 def process(*arguments: object, descriptors: tuple[int, ...] = ()) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(
-        [sys.executable, __file__, *map(str, arguments)],
+        [sys.executable, "-m", "benchmarks.wire", *map(str, arguments)],
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -164,27 +167,13 @@ def over_wire(peer: Peer, size: int, fresh: bool = False) -> Callable[[], object
 # --------------------------------------------------------------- measuring
 
 
-def medians(cases: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Median seconds of each case; the cases take turns, so that what disturbs one disturbs all."""
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for name, run in cases.items():
-        for _ in range(3):
-            run()
-        start = time.perf_counter()
-        run()
-        times[name].append(time.perf_counter() - start)
-    repeats = {name: max(1, int(SECONDS_PER_CASE / ROUNDS / times[name][0])) for name in cases}
-    for _ in range(ROUNDS):
-        for name, run in cases.items():
-            for _ in range(repeats[name]):
-                start = time.perf_counter()
-                run()
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+def in_turns(acts: dict[str, Callable[[], object]]) -> Times:
+    """The times of acts that take turns."""
+    return take_turns(acts, rounds_wanted(ROUNDS), SECONDS_PER_CASE)
 
 
-def measure() -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
+def measure() -> list[dict[str, Any]]:
+    lines = []
     with ExitStack() as stack:
         address = first_line(stack.enter_context(process("wire", SECRET.secret))).strip()
         peers = {
@@ -192,65 +181,47 @@ def measure() -> list[dict[str, object]]:
             "tcp": stack.enter_context(Peer(address, credentials=SECRET, shared_memory=False)),
         }
         with ExitStack() as inner:
-            found = medians(
+            found = in_turns(
                 {
                     "bare": bare_memory(inner, 1),
                     "shared memory": lambda: peers["shared memory"].call("echo"),
                     "tcp": lambda: peers["tcp"].call("echo"),
                 }
             )
-        for name in peers:
-            row = {"transport": name, "size": "empty", "microseconds": found[name] * 1e6}
-            row |= {"bare": found["bare"] * 1e6, "ratio": found[name] / found["bare"]}
-            if name == "shared memory":
-                row["target"] = EMPTY_TARGET_MICROSECONDS
-            rows.append(row)
+        lines.append(
+            found.compare("an empty call", "shared memory", most_microseconds=EMPTY_TARGET_MICROSECONDS)
+        )
+        lines.append(found.compare("an empty call", "tcp"))
         for label, size in SIZES.items():
             for name, bare in (("shared memory", bare_memory), ("tcp", bare_tcp)):
                 with ExitStack() as inner:
-                    found = medians(
+                    found = in_turns(
                         {
                             "bare": bare(inner, size),
-                            "wire": over_wire(peers[name], size),
-                            "fresh": over_wire(peers[name], size, fresh=True),
+                            name: over_wire(peers[name], size),
+                            f"{name}, new arrays": over_wire(peers[name], size, fresh=True),
                         }
                     )
-                rows.append(
-                    {
-                        "transport": name,
-                        "size": label,
-                        "microseconds": found["wire"] * 1e6,
-                        "bare": found["bare"] * 1e6,
-                        "ratio": found["wire"] / found["bare"],
-                        "ratio into new arrays": found["fresh"] / found["bare"],
-                        "target": TARGETS[name, label],
-                    }
-                )
-    return rows
+                lines.append(found.compare(label, name, most=TARGETS[name, label]))
+                lines.append(found.compare(label, f"{name}, new arrays"))
+    return lines
 
 
 def main() -> None:
-    rows = measure()
+    lines = measure()
     if "--json" in sys.argv:
-        print(json.dumps(rows))
-        return
-    for row in rows:
-        line = f"{row['transport']:14} {row['size']:7} {row['microseconds']:10.1f} µs"
-        line += f"  bare {row['bare']:10.1f} µs  × {row['ratio']:.2f}"
-        if "ratio into new arrays" in row:
-            line += f" (≤ {row['target']})  into new arrays × {row['ratio into new arrays']:.2f}"
-        elif "target" in row:
-            line += f" (≤ {row['target']:g} µs)"
-        print(line)
+        print(json.dumps(lines))
+    else:
+        show(lines)
 
 
 if __name__ == "__main__":
-    role, *rest = [argument for argument in sys.argv[1:] if not argument.startswith("--")] or ["main"]
-    if role == "wire":
-        serve_wire(rest[0])
-    elif role == "memory":
-        serve_bare_memory(*map(int, rest))
-    elif role == "tcp":
-        serve_bare_tcp(int(rest[0]))
-    else:
-        main()
+    match sys.argv[1:]:
+        case ["wire", secret]:
+            serve_wire(secret)
+        case ["memory", *numbers]:
+            serve_bare_memory(*map(int, numbers))
+        case ["tcp", size]:
+            serve_bare_tcp(int(size))
+        case _:
+            main()

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.racing.figures import middle_half, summary
 from benchmarks.racing.measuring import Outcome, Result
 from benchmarks.racing.races import CORES, Comparison
 
@@ -28,7 +29,7 @@ def as_data(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                     "name": name,
                     "threads": _threads(result.threads),
                     "tried": {_threads(threads): rate for threads, rate in result.tried.items()},
-                    f"{outcome.unit} per second": _summary(result.rates),
+                    f"{outcome.unit} per second": summary(result.rates),
                     "rounds": result.rates,
                     f"CPU seconds per {outcome.unit.removesuffix('s')}": statistics.median(result.costs),
                 }
@@ -38,7 +39,7 @@ def as_data(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                 {
                     "name": comparison.name,
                     "against": comparison.against,
-                    "ratio": _summary(ratios),
+                    "ratio": summary(ratios),
                     "ratio by CPU time": outcome.ratio_of_costs(comparison),
                     "ratio of best rounds": outcome.ratio_of_best(comparison),
                     "target": comparison.targets.get(outcome.model),
@@ -68,7 +69,7 @@ def show(outcome: Outcome) -> None:
             name,
             _trials(result),
             f"{statistics.median(result.rates):,.0f}",
-            "{:,.0f} – {:,.0f}".format(*_middle_half(result.rates)),
+            "{:,.0f} – {:,.0f}".format(*middle_half(result.rates)),
             f"{1000 * statistics.median(result.costs):.3g}",
             f"{statistics.median(against_first):.2f}" if against_first else "",
         )
@@ -81,7 +82,7 @@ def show(outcome: Outcome) -> None:
             table.add_row(
                 f"{comparison.name} / {comparison.against}",
                 f"{middle:.2f}",
-                "{:.2f} – {:.2f}".format(*_middle_half(ratios)),
+                "{:.2f} – {:.2f}".format(*middle_half(ratios)),
                 f"{outcome.ratio_of_best(comparison):.2f}",
                 f"{outcome.ratio_of_costs(comparison):.2f}",
                 _goal(comparison, outcome.model),
@@ -98,24 +99,6 @@ def _goal(comparison: Comparison, model: str) -> str:
     goals = [f"≥ {comparison.targets[model]:g}"] if model in comparison.targets else []
     goals += [f"aim {comparison.aims[model]:g}"] if model in comparison.aims else []
     return ", ".join(goals)
-
-
-def _summary(values: list[float]) -> dict[str, float]:
-    low, high = _middle_half(values)
-    return {
-        "median": statistics.median(values),
-        "lower quartile": low,
-        "upper quartile": high,
-        "best": max(values),
-    }
-
-
-def _middle_half(values: list[float]) -> tuple[float, float]:
-    """The quartiles: what half of the rounds lie between."""
-    if len(values) == 1:
-        return values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high
 
 
 def _threads(threads: int | None) -> str:

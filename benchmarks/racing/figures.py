@@ -1,0 +1,23 @@
+"""Medians, and the half of all rounds that lies in the middle."""
+
+import statistics
+from collections.abc import Sequence
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """What rounds come to."""
+    low, high = middle_half(values)
+    return {
+        "median": statistics.median(values),
+        "lower quartile": low,
+        "upper quartile": high,
+        "best": max(values),
+    }
+
+
+def middle_half(values: Sequence[float]) -> tuple[float, float]:
+    """The quartiles: what half of the rounds lie between."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
