@@ -3,6 +3,8 @@
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from stratagem.errors import StratagemError, TaskLost
@@ -12,6 +14,7 @@ from stratagem.runtime.losses import is_lost
 _log = logging.getLogger("stratagem")
 _ASK_EVERY = 2.0
 _ASK_SECONDS = 1.0
+_LOG_EVERY = 5.0
 
 
 class Crew:
@@ -29,19 +32,53 @@ class Crew:
         self._rejoin_timeout = rejoin_timeout
         self._ask_again: dict[str, float] = {}
         self._lock = threading.Lock()
+        self._under_way: dict[object, tuple[str, float]] = {}
+        self._watch: threading.Thread | None = None
+        self._closing = threading.Event()
 
     def run(self, function: RemoteFunction, number: int, targets: list[RemoteVariable], *args: Any) -> Any:
         """Run part `number` of the work, which may be run twice; its first results go to the variables given."""
         while True:
             task = self._choose(number)
             try:
-                return function.at(task, assign_to=targets, wait=False)(*args)
+                with self._watched(task):
+                    return function.at(task, assign_to=targets, wait=False)(*args)
             except StratagemError as error:
                 if not is_lost(self.session.peers[task], error):
                     raise
                 _log.warning("%s is lost; another worker does its part until it comes back: %s", task, error)
                 with self._lock:
                     self._ask_again[task] = time.monotonic() + _ASK_EVERY
+
+    @contextmanager
+    def _watched(self, task: str) -> Iterator[None]:
+        """Have it said when a worker lets the client wait: it may stand still, or just have much to do."""
+        token = object()
+        with self._lock:
+            self._under_way[token] = task, time.monotonic()
+            if self._watch is None:
+                self._watch = threading.Thread(target=self._say_who, name="stratagem-crew", daemon=True)
+                self._watch.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._under_way[token]
+
+    def _say_who(self) -> None:
+        while not self._closing.wait(_LOG_EVERY):
+            now = time.monotonic()
+            with self._lock:
+                waits = {task: now - began for task, began in self._under_way.values()}
+            for task, seconds in sorted(waits.items()):
+                if seconds >= _LOG_EVERY:
+                    _log.warning(
+                        "waiting for %s, which computes or stands still (%.0f s so far)", task, seconds
+                    )
+
+    def close(self) -> None:
+        """End its thread."""
+        self._closing.set()
 
     def _choose(self, number: int) -> str:
         """The worker of that number, or the next one that is there."""

@@ -121,6 +121,7 @@ class InGraphWorkers:
                 model.close()
             self._say_that_all_have_finished()
         finally:
+            self.crew.close()
             session.close()
 
     def _say_that_all_have_finished(self) -> None:
