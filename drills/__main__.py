@@ -1,27 +1,73 @@
-"""`python -m drills --rounds 50 --seed 0`: every drill, then a table."""
+"""`python -m drills --rounds 50 --seed 0`: every drill, then a table of what was survived."""
 
 import argparse
+import logging
 import sys
+import time
+from collections.abc import Callable, Iterable
 
-from drills import launcher, parameter_servers, wire
-from drills.table import show
+from drills import (
+    checkpoints,
+    corrupt,
+    cut,
+    fill,
+    launcher,
+    multi_worker,
+    parameter_servers,
+    slow,
+    wire,
+)
+from drills.rounds import attempt
+from drills.table import Outcome, show
+
+DRILLS: dict[str, Callable[[int, int], Iterable[Outcome]]] = {
+    "launcher": launcher.drills,
+    "wire": wire.drills,
+    "parameter-servers": parameter_servers.drills,
+    "multi-worker": multi_worker.drills,
+    "cut": cut.drills,
+    "slow": slow.drills,
+    "fill": fill.drills,
+    "corrupt": corrupt.drills,
+    "checkpoints": checkpoints.drills,
+}
 
 
-def main() -> None:
-    """Run every drill and leave with 1 if one was not survived."""
+def main(argv: list[str] | None = None) -> int:
+    """Run the drills; 1 if one was not survived, else 0."""
     parser = argparse.ArgumentParser(
         prog="drills", description="Break things on purpose and count what was survived."
     )
     parser.add_argument("--rounds", type=int, default=50, help="rounds of each drill")
     parser.add_argument("--seed", type=int, default=0, help="the same seed breaks the same things")
-    options = parser.parse_args()
-    outcomes = [
-        outcome
-        for area in (launcher, wire, parameter_servers)
-        for outcome in area.drills(options.rounds, options.seed)
-    ]
-    sys.exit(not show(outcomes))
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=DRILLS,
+        metavar="NAME",
+        help=f"one of {', '.join(DRILLS)}; again for more",
+    )
+    options = parser.parse_args(argv)
+    if options.rounds < 1:
+        parser.error(f"--rounds is {options.rounds}; at least 1 is needed")
+    logging.getLogger("stratagem").addHandler(logging.NullHandler())  # what it warns of is part of the drills
+    outcomes: list[Outcome] = []
+    for name in options.only or DRILLS:
+        began = time.monotonic()
+        print(f"{name}: {options.rounds} rounds …", file=sys.stderr, flush=True)
+        found: list[Outcome] = []
+
+        def run(name: str = name, found: list[Outcome] = found) -> None:
+            found.extend(DRILLS[name](options.rounds, options.seed))
+
+        whole = attempt(f"{name}: the drill itself", "it runs to its end", run)
+        if whole.problem is not None or whole.not_run is not None:
+            found.append(whole)
+        outcomes += found
+        problems = sum(outcome.problem is not None for outcome in found)
+        print(f"{name}: {time.monotonic() - began:.0f} s, {problems} problems", file=sys.stderr, flush=True)
+    return int(not show(outcomes))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

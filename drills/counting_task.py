@@ -1,8 +1,8 @@
 """A model that counts its own updates, and a worker that trains it until it is told the last step.
 
-python drills/counting_task.py RULE DIRECTORY, where RULE is such as `sg.Async()`. The worker goes on until
+python drills/counting_task.py RULE DIRECTORY [ROWS], where RULE is such as `sg.Async()`. The worker goes on until
 DIRECTORY/target exists, and then to the global step in it; it writes its progress to DIRECTORY/progress-INDEX, and
-what it fetched at the end to DIRECTORY/fetched-INDEX.
+what it fetched at the end, with the number of its own pushes, to DIRECTORY/fetched-INDEX.
 """
 
 import itertools
@@ -23,9 +23,9 @@ Params = dict[str, Any]
 BATCH = np.ones(6, np.float32)
 
 
-def initial(leaves: int = 4) -> Params:
-    """Several small variables, so that every server has some."""
-    return {f"v{number}": np.zeros((3, number + 1), np.float32) for number in range(leaves)}
+def initial(leaves: int = 4, rows: int = 3) -> Params:
+    """Several variables, small unless asked otherwise, so that every server has some."""
+    return {f"v{number}": np.zeros((rows, number + 1), np.float32) for number in range(leaves)}
 
 
 def loss_fn(params: Params, batch: Any) -> jax.Array:
@@ -78,20 +78,22 @@ def _numbers(arrays: Any) -> list[float]:
     return sorted({float(number) for leaf in jax.tree.leaves(arrays) for number in np.asarray(leaf).ravel()})
 
 
-def main(rule: str, directory: str) -> None:
+def main(rule: str, directory: str, rows: str = "3") -> None:
     """Train until told to stop."""
     place = Path(directory)
     strategy = sg.ParameterServerStrategy(update=eval(rule), snapshot_secs=0.5, rejoin_timeout=30)  # noqa: S307
     index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    state = strategy.init(initial(), optimizer())
+    state = strategy.init(initial(rows=int(rows)), optimizer())
     step = strategy.train_step(loss_fn)
+    pushes = 0
     progress, target = place / f"progress-{index}", place / "target"
     for batch in strategy.distribute_from_function(lambda _: itertools.repeat(BATCH)):
         if target.exists() and int(state.step) >= int(target.read_text()):
             break
         state, metrics = step(state, batch)
+        pushes += 1
         write(progress, str(metrics["global_step"]))
-    write(place / f"fetched-{index}", json.dumps(told(strategy.fetch(state))))
+    write(place / f"fetched-{index}", json.dumps({**told(strategy.fetch(state)), "pushes": pushes}))
     strategy.close()
 
 

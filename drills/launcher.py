@@ -20,6 +20,7 @@ LIMIT = 2.0
 """Seconds within which all must be over, from the moment something broke."""
 SLACK = 1.0
 """What a busy machine may add to see that it is over: this watches from outside, by reading /proc."""
+CHECKED = f"nothing is left running after {LIMIT + SLACK:g} s"
 
 
 def _interrupt(job: Marked, _: Random) -> None:
@@ -110,9 +111,9 @@ def _measure(name: str, job: Marked, break_it: Callable[[], None]) -> Outcome:
     break_it()
     began = time.monotonic()
     try:
-        return Outcome(name, job.gone(LIMIT + SLACK))
+        return Outcome(name, job.gone(LIMIT + SLACK), checked=CHECKED)
     except NotInTime as error:
-        return Outcome(name, time.monotonic() - began, str(error))
+        return Outcome(name, time.monotonic() - began, str(error), CHECKED)
 
 
 def drills(rounds: int, seed: int) -> list[Outcome]:

@@ -1,7 +1,6 @@
 """Kill parameter servers, workers and the chief at random moments: training finishes, and its counts are right."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -11,11 +10,11 @@ import time
 from pathlib import Path
 from random import Random
 
-from drills.counting_task import is_even, write
+from drills import counted
 from drills.processes import Marked, NotInTime, launcher, until
 from drills.table import Outcome
 
-SCRIPT = Path(__file__).with_name("counting_task.py")
+SCRIPT = counted.TASK
 RULES = {
     "async": "sg.Async()",
     "sync with a backup": "sg.Sync(replicas_to_aggregate=2, total_num_replicas=3)",
@@ -28,6 +27,7 @@ SECONDS = 120.0
 """Within which a round must be over, on a machine that is busy with other things too."""
 FURTHER = 50
 """Steps that are trained after the last kill."""
+CHECKED = "training ends well; every element has had as many updates as the step says"
 
 
 class _Job:
@@ -36,11 +36,6 @@ class _Job:
     def __init__(self, marked: Marked, directory: Path) -> None:
         self.marked = marked
         self.directory = directory
-
-    @property
-    def step(self) -> int:
-        """The newest global step that a worker has written down."""
-        return max((int(path.read_text()) for path in self.directory.glob("progress-?")), default=0)
 
     def pids(self, task: str) -> list[int]:
         """The process of a task, such as `ps:1`; none while it is being started again."""
@@ -63,15 +58,8 @@ class _Job:
         """What is not as it should be, now that it has ended."""
         if (code := self.marked.process.returncode) != 0:
             return f"it ended with {code}"
-        target = int((self.directory / "target").read_text())
-        found = [json.loads(path.read_text()) for path in sorted(self.directory.glob("fetched-?"))]
-        if len(found) != WORKERS:
-            return f"{len(found)} of {WORKERS} workers came to the end"
-        for each in found:
-            if not is_even(each):
-                return f"the updates are not those of the step: {each}"
-            if each["step"] < target:
-                return f"step {each['step']} was fetched, and the last one is {target}"
+        if (found := counted.problem(self.directory, WORKERS)) is not None:
+            return found
         kept = re.findall(r"last snapshots are in (\S+)", log)
         return f"snapshots are left in {kept}" if kept else None
 
@@ -111,21 +99,24 @@ def drill(random: Random, rule: str, kills: int) -> Outcome:
             text = log.read().decode(errors="replace")
             problem = problem or job.problem(text)
     seconds = time.monotonic() - began
-    return Outcome(
-        name, seconds, problem and f"{problem}; killed: {', '.join(victims)}; its log ends: {text[-3000:]}"
-    )
+    told = problem and f"{problem}; killed: {', '.join(victims)}; its log ends: {text[-3000:]}"
+    return Outcome(name, seconds, told, CHECKED)
 
 
 def _run(job: _Job, victims: list[str], moments: list[float], is_early: bool) -> str | None:
     """Break it, let it finish, and see that nothing is left."""
     if not is_early:
-        until("the first update", lambda: job.step or job.marked.process.poll() is not None, SECONDS)
+        until(
+            "the first update",
+            lambda: counted.reached(job.directory) or job.marked.process.poll() is not None,
+            SECONDS,
+        )
     for victim, moment in zip(victims, moments, strict=True):
         time.sleep(moment)  # the moment is what is random here, not something to wait for
         if job.marked.process.poll() is not None:
             return "it ended too early"
         job.kill(victim)
-    write(job.directory / "target", str(job.step + FURTHER))
+    counted.set_target(job.directory, counted.reached(job.directory) + FURTHER)
     job.marked.process.wait(SECONDS)
     job.marked.gone(5.0)
     return None

@@ -15,12 +15,12 @@ class Records:
     """Two TFRecord files, `train` and `test`, in a directory; they are written if they are not there.
 
     Args:
-        directory: Where they are.
+        directory: Where they are, those of each source in a directory of its own.
         idx_dir: Where `train-images-idx3-ubyte[.gz]` and the other three are; without it the embedded digits do.
     """
 
     def __init__(self, directory: str, idx_dir: str | None) -> None:
-        self._directory = Path(directory)
+        self._directory = Path(directory) / (Path(idx_dir).resolve().name if idx_dir else "digits")
         self._directory.mkdir(parents=True, exist_ok=True)
         for name, prefix in (("train", "train"), ("test", "t10k")):
             if not self.path(name).exists():

@@ -67,7 +67,7 @@ with sg.Checkpointer(f"{train_dir}/checkpoints") as checkpoints, sg.SummaryWrite
     state = checkpoints.restore(like=state) or state
     start = int(state.step)
     batches = records.batches(options.batch_size, seed=start)
-    summaries.placement(dict.fromkeys(params, f"/{kind}:0"))
+    summaries.placement(strategy.placement(state))
     began = time.perf_counter()
     for step in range(start + 1, options.steps + 1):
         losses, tower_grads = [], []

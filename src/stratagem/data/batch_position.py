@@ -7,7 +7,7 @@ from typing import Any
 from stratagem.errors import DataError
 
 Plain = int | str | bool | None
-_OF_ONE_SHARD = ("shard", "rows")
+_OF_ONE_SHARD = ("shard", "rows", "source")
 """What differs between the shards of the same batches."""
 
 

@@ -119,7 +119,7 @@ class GrainBatches:
         options = self._options
         threads = options.threads if options.prefetch else 0
         read = batches.to_iter_dataset(
-            grain.ReadOptions(num_threads=threads, prefetch_buffer_size=options.prefetch if threads else 0)
+            grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(options.prefetch, threads))
         )
         if not options.processes:
             return read

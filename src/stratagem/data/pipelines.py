@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from stratagem.data.batch_pipeline import Pipeline
+from stratagem.data.batch_position import Plain
 from stratagem.data.grain_batches import GrainBatches, GrainOptions
 from stratagem.data.rows_by_number import Columns, Elements, NumberedRows, RecordFiles
 from stratagem.data.sharding import FileShard, shard_files
@@ -84,12 +85,12 @@ def pipeline(
     if shuffle_seed is not None and not 0 <= shuffle_seed < 2**32:
         raise DataError(f"shuffle_seed is {shuffle_seed!r}; give a whole number from 0 to 2**32 - 1, or None")
     index, count = _place(shard)
-    made_of = {
+    made_of: dict[str, Plain] = {
         "batch_size": int(batch_size),
-        "shuffle_seed": shuffle_seed,
+        "shuffle_seed": None if shuffle_seed is None else int(shuffle_seed),
         "shard": index,
         "shards": count,
-        "epochs": epochs,
+        "epochs": None if epochs is None else int(epochs),
         "drop_remainder": drop_remainder,
     }
     rows = _numbered(source, index, count)
@@ -100,7 +101,8 @@ def pipeline(
         int(batch_size), shuffle_seed, row_index, row_count, epochs, drop_remainder, prefetch, threads, processes
     )  # fmt: skip
     batches = GrainBatches(taken, parse, options)
-    return Pipeline(batches.draw, {**made_of, "rows": batches.rows}, batches.per_epoch, batches.per_pass)
+    made_of |= {"rows": batches.rows, "source": taken.identity}
+    return Pipeline(batches.draw, made_of, batches.per_epoch, batches.per_pass)
 
 
 def _place(shard: Shard | None) -> tuple[int, int]:

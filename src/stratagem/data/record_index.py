@@ -69,7 +69,7 @@ class RecordIndex(Sequence[bytes]):
         with opened(self.path) as file:
             if identity(file.fileno()) != (self.size, self.modified):
                 raise DataError(f"{self.path} has changed since it was indexed; index it again")
-            buffer = read_fully(file.fileno(), begin, end - begin)
+            buffer = read_fully(file.fileno(), begin, end - begin, self.path)
         offsets, lengths = self.offsets[first:stop], self.lengths[first:stop]
         frames = Frames(offsets - begin, lengths, end - begin)
         sound = sound_headers(buffer, frames)
@@ -110,6 +110,8 @@ def index_tfrecord(path: str | os.PathLike[str], *, keep: bool = False) -> Recor
         if size:
             with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped:
                 found = hop(mapped)
+                if found.end != size:  # a wrong length leads astray: which was it?
+                    found = found.first(sound_headers(mapped[:], found))
         else:
             found = hop(b"")
     if found.end != size:
@@ -129,15 +131,13 @@ def identity(descriptor: int) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def read_fully(descriptor: int, position: int, count: int) -> bytes:
+def read_fully(descriptor: int, position: int, count: int, name: object) -> bytes:
     """So many bytes from a place in an open file."""
     parts = []
     while count:  # Linux gives at most 2 GiB at a time
         part = os.pread(descriptor, count, position)
         if not part:
-            raise DataError(
-                f"the file ended at byte {position} while it was read; do not change it meanwhile"
-            )
+            raise DataError(f"{name} ended at byte {position} while it was read; do not change it meanwhile")
         parts.append(part)
         position += len(part)
         count -= len(part)

@@ -1,5 +1,6 @@
 """Sources whose rows can be taken by number: TFRecord files with an index, columns of arrays, sequences."""
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,13 +13,22 @@ from numpy.typing import NDArray
 from stratagem.data.compression import opened
 from stratagem.data.framing import OVERHEAD, Frames, sound_headers, sound_records
 from stratagem.data.record_batch import RecordBatch
-from stratagem.data.record_index import RecordIndex, index_tfrecord
+from stratagem.data.record_index import RecordIndex, index_tfrecord, read_fully
 from stratagem.data.stacking import stack
 from stratagem.errors import DataError
 
 
 class NumberedRows(Protocol):
-    """Rows that have numbers from 0 on."""
+    """Rows that have numbers from 0 on.
+
+    Attributes:
+        identity: Tells sources apart whose rows are others, or come in another order, as far as that can be seen.
+    """
+
+    @property
+    def identity(self) -> str:
+        """See above."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -48,6 +58,14 @@ class RecordFiles:
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
 
+    @property
+    def identity(self) -> str:
+        """By the files' names and numbers of records, in their order; directories may move."""
+        found = hashlib.sha256()
+        for index in self.indices:
+            found.update(f"{index.path.name}:{len(index)};".encode())
+        return f"{len(self.indices)} files {found.hexdigest()[:16]}"
+
     def take(self, numbers: NDArray[np.int64]) -> RecordBatch:
         """These records, in this order; neighbours are read at once."""
         files = np.searchsorted(self.ends, numbers, side="right")
@@ -67,7 +85,7 @@ class RecordFiles:
         with ExitStack() as stack:
             streams = {file: stack.enter_context(_opened_unchanged(self.indices[file])) for file in needed}
             buffer = b"".join(
-                _read(streams[file], begin, end)
+                read_fully(streams[file].fileno(), begin, end - begin, streams[file].name)
                 for file, begin, end in zip(
                     files[firsts].tolist(), offsets[firsts].tolist(), ends[lasts].tolist(), strict=True
                 )
@@ -106,20 +124,6 @@ def _opened_unchanged(index: RecordIndex) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _read(stream: BinaryIO, begin: int, end: int) -> bytes:
-    parts = []
-    while begin < end:
-        # The kernel reads no more than 2 GiB at once.
-        data = os.pread(stream.fileno(), end - begin, begin)
-        if not data:
-            raise DataError(
-                f"{stream.name} ended at byte {begin} while it was read; do not change it meanwhile"
-            )
-        parts.append(data)
-        begin += len(data)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Arrays with the rows first, in a dict, a tuple, nested as one likes, or one alone.
@@ -144,6 +148,11 @@ class Columns:
     def __len__(self) -> int:
         return self.rows
 
+    @property
+    def identity(self) -> str:
+        """By their number: to look at what is in them would take too long."""
+        return "arrays"
+
     def take(self, numbers: NDArray[np.int64]) -> Any:
         """These rows of every array."""
         return _taken(self.columns, numbers)
@@ -161,6 +170,11 @@ class Elements:
 
     def __len__(self) -> int:
         return len(self.elements)
+
+    @property
+    def identity(self) -> str:
+        """By their number: to look at what is in them would take too long."""
+        return "elements"
 
     def take(self, numbers: NDArray[np.int64]) -> Any:
         """These elements, stacked."""

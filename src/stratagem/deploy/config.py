@@ -69,6 +69,11 @@ class DeploymentConfig:
             raise StrategyError(
                 f"replica_id is {self.replica_id}; it must be less than num_replicas, which is {self.num_replicas}"
             )
+        devices = self.clone_devices or ()
+        if isinstance(devices, str) or not all(isinstance(device, str) for device in devices):
+            raise StrategyError(
+                f"clone_devices is {self.clone_devices!r}; give a list of devices, such as ['/gpu:0', '/gpu:1']"
+            )
         if self.clone_devices and (self.clone_on_cpu or len(self.clone_devices) != self.num_clones):
             raise StrategyError(
                 f"clone_devices names {len(self.clone_devices)} device(s); it takes one for each of the "

@@ -117,13 +117,22 @@ class CloneScope:
         """Give a variable a new value with each step of training; of the clones the first one's counts.
 
         Args:
-            name: The variable, which this clone has asked for.
+            name: The variable, which this clone has asked for, and which is not trained.
             value: Its new value.
+
+        Raises:
+            StrategyError: There is no such variable, or the optimizer changes it.
+            VariableMismatch: The value has another shape.
         """
         declaration = self.declared.get(name)
         if declaration is None:
             raise StrategyError(
                 f"add_update got {name!r}; the variables so far are {', '.join(self.declared) or 'none'}"
+            )
+        if declaration.trainable:
+            raise StrategyError(
+                f"add_update got {name!r}, which the optimizer trains, so that one change would undo the other: declare "
+                "it with trainable=False, or leave it to the optimizer"
             )
         if jnp.shape(value) != declaration.shape:
             raise VariableMismatch(

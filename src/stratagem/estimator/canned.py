@@ -1,16 +1,18 @@
 """Models that need no model function: `LinearRegressor` and `DNNClassifier`."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from stratagem.errors import DataError, StrategyError
-from stratagem.estimator.checks import check_count
+from stratagem.estimator.checks import count, kind
 from stratagem.estimator.config import RunConfig
 from stratagem.estimator.estimator import Estimator
 from stratagem.estimator.spec import EstimatorSpec, ModeKeys
@@ -43,7 +45,7 @@ class LinearRegressor(Estimator):
         optimizer: Any = None,
         config: RunConfig | None = None,
     ) -> None:
-        check_count("label_dimension", label_dimension)
+        outputs = count("label_dimension", label_dimension)
         columns = _columns(feature_columns)
         chosen = optax.adam(0.05) if optimizer is None else optimizer
 
@@ -51,16 +53,13 @@ class LinearRegressor(Estimator):
             return _joined(features, columns) @ params["linear"]["kernel"] + params["linear"]["bias"]
 
         def shaped(labels: Any) -> Any:
-            return _labels(labels).reshape(-1, label_dimension)
+            return jnp.asarray(labels).reshape(-1, outputs)
 
         def model_fn(features: Any) -> EstimatorSpec:
-            width = _width(features, columns)
+            inputs = _width(features, columns)
             return EstimatorSpec(
                 init=lambda rng, features: {
-                    "linear": {
-                        "kernel": jnp.zeros((width, label_dimension)),
-                        "bias": jnp.zeros(label_dimension),
-                    }
+                    "linear": {"kernel": jnp.zeros((inputs, outputs)), "bias": jnp.zeros(outputs)}
                 },
                 loss=lambda params, features, labels: jnp.mean(
                     (predictions(params, features) - shaped(labels)) ** 2
@@ -74,6 +73,7 @@ class LinearRegressor(Estimator):
             )
 
         super().__init__(model_fn, model_dir, config)
+        self._check_labels = partial(_check_width, outputs, "or say another label_dimension")
 
 
 class DNNClassifier(Estimator):
@@ -109,14 +109,16 @@ class DNNClassifier(Estimator):
         dropout: float | None = None,
         config: RunConfig | None = None,
     ) -> None:
-        check_count("n_classes", n_classes, least=2)
-        for units in hidden_units:
-            check_count("each of hidden_units", units)
+        classes = count("n_classes", n_classes, least=2)
+        if not isinstance(hidden_units, Iterable):
+            raise StrategyError(
+                f"hidden_units is {hidden_units!r}; give a list of whole numbers, such as [128, 32]"
+            )
+        sizes = [*(count("each of hidden_units", units) for units in hidden_units), classes]
         if dropout is not None and not 0 <= dropout < 1:
             raise StrategyError(f"dropout is {dropout!r}; give a number from 0 to below 1, or None")
         columns = _columns(feature_columns)
         chosen = optax.adam(1e-3) if optimizer is None else optimizer
-        sizes = [*hidden_units, n_classes]
 
         def logits(params: Any, features: Any, rng: Any = None) -> Any:
             hidden = _joined(features, columns)
@@ -133,7 +135,7 @@ class DNNClassifier(Estimator):
             return _cross_entropy(logits(params, features), labels)
 
         def accuracy(params: Any, features: Any, labels: Any) -> Any:
-            return jnp.mean(logits(params, features).argmax(axis=1) == _labels(labels).reshape(-1))
+            return jnp.mean(logits(params, features).argmax(axis=1) == _classes(labels))
 
         def predictions(params: Any, features: Any) -> Any:
             found = logits(params, features)
@@ -153,6 +155,7 @@ class DNNClassifier(Estimator):
             )
 
         super().__init__(model_fn, model_dir, config)
+        self._check_labels = partial(_check_classes, classes)
 
 
 def _columns(names: Sequence[str] | None) -> list[str] | None:
@@ -193,17 +196,37 @@ def _joined(features: Any, columns: list[str] | None) -> Any:
     )
 
 
-def _labels(labels: Any) -> Any:
-    if labels is None or isinstance(labels, Mapping):
+def _check_width(width: int, advice: str, labels: Any) -> None:
+    """Refuses labels that are not so many numbers for each row."""
+    if not hasattr(labels, "shape"):
         raise DataError(
-            f"the labels are {'missing' if labels is None else 'a dictionary'}; give one array, one label for each row"
+            f"the labels are {'missing' if labels is None else kind(labels)}; give one array, one label for each row"
         )
-    return jnp.asarray(labels)
+    if not labels.shape or math.prod(labels.shape[1:]) != width:
+        raise DataError(
+            f"the labels have the shape {tuple(labels.shape)}; give an array with {width} number(s) for each row, "
+            f"{advice}"
+        )
+
+
+def _check_classes(n_classes: int, labels: Any) -> None:
+    """Refuses labels that are no classes: the cross-entropy would be NaN, and so all parameters."""
+    _check_width(1, "the class, which is argmax(axis=1) of one-hot labels", labels)
+    given = np.asarray(labels)
+    wrong = given[(given < 0) | (given >= n_classes) | (given != np.floor(given))]
+    if wrong.size:
+        raise DataError(
+            f"{wrong.size} of {given.size} labels are no classes, such as {wrong[0]}; n_classes is {n_classes}, so give "
+            f"whole numbers from 0 to {n_classes - 1}, or a larger n_classes"
+        )
+
+
+def _classes(labels: Any) -> Any:
+    return jnp.asarray(labels).reshape(-1).astype(jnp.int32)
 
 
 def _cross_entropy(logits: Any, labels: Any) -> Any:
-    flat = _labels(labels).reshape(-1).astype(jnp.int32)
-    return optax.softmax_cross_entropy_with_integer_labels(logits, flat).mean()
+    return optax.softmax_cross_entropy_with_integer_labels(logits, _classes(labels)).mean()
 
 
 def _layers(sizes: Sequence[int], rng: Any, features: Any) -> Any:

@@ -1,14 +1,27 @@
-"""Checks of numbers that users give to the Estimator, with the message that goes with each."""
+"""Checks of what users give to the Estimator, with the message that goes with each."""
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from stratagem.devices.checks import whole_number
 from stratagem.errors import StrategyError
 
+INPUT_FN = "that returns an iterable of (features, labels) batches"
+"""What an input function is."""
 
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Refuses what is neither `None` nor a whole number of at least `least`."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise StrategyError(f"{name} is {value!r}; give a whole number of at least {least}, or None")
+
+def count(name: str, value: object, least: int = 1, also: str = "") -> int:
+    """`value` as an `int`; refuses what is no whole number of at least `least`."""
+    number = whole_number(value)
+    if number is None or number < least:
+        raise StrategyError(f"{name} is {value!r}; give a whole number of at least {least}{also}")
+    return number
+
+
+def count_or_none(name: str, value: object) -> int | None:
+    """The same for what may be left out."""
+    return None if value is None else count(name, value, also=", or None")
 
 
 def check_seconds(name: str, value: object, *, above_zero: bool = False) -> None:
@@ -23,4 +36,25 @@ def check_seconds(name: str, value: object, *, above_zero: bool = False) -> None
 def check_callable(name: str, value: object, form: str) -> None:
     """Refuses what cannot be called."""
     if not callable(value):
-        raise StrategyError(f"{name} is {value!r}; give a function {form}")
+        raise StrategyError(f"{name} is {value!r:.80}; give a function {form}")
+
+
+def check_takes(
+    name: str, function: Callable[..., Any], form: str, arguments: int, by_name: str = ""
+) -> None:
+    """Refuses what cannot be called with so many arguments, and with one by its name if it asks for that."""
+    check_callable(name, function, form)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in callables tell nothing
+        return
+    try:
+        signature.bind(*[None] * arguments, **dict.fromkeys({by_name} & set(signature.parameters)))
+    except TypeError as error:
+        raise StrategyError(f"{name} is a function of {signature}; give a function {form}") from error
+
+
+def kind(value: object) -> str:
+    """What a value is, in words, without what is in it: `a list`."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"

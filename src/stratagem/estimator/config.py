@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Final, TypeAlias
 
+from stratagem.devices.checks import whole_number
 from stratagem.errors import StrategyError
-from stratagem.estimator.checks import check_count, check_seconds
+from stratagem.estimator.checks import check_seconds, count, count_or_none
 from stratagem.strategies import Strategy
 
 Distribute: TypeAlias = Strategy | Callable[[], Strategy]
@@ -58,7 +59,7 @@ class RunConfig:
                     f"{name} is {given!r}; give a strategy, its class, or a function that makes one"
                 )
         for name in ("save_checkpoints_steps", "save_summary_steps", "log_step_count_steps"):
-            check_count(name, getattr(self, name))
+            object.__setattr__(self, name, count_or_none(name, getattr(self, name)))
         if self.save_checkpoints_secs is not None:
             check_seconds("save_checkpoints_secs", self.save_checkpoints_secs, above_zero=True)
             if self.save_checkpoints_steps is not None:
@@ -66,11 +67,13 @@ class RunConfig:
                     f"save_checkpoints_steps is {self.save_checkpoints_steps} and save_checkpoints_secs is "
                     f"{self.save_checkpoints_secs}: give one of them"
                 )
-        if self.keep_checkpoint_max is None:
-            raise StrategyError("keep_checkpoint_max is None; give a whole number of at least 1")
-        check_count("keep_checkpoint_max", self.keep_checkpoint_max)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+        object.__setattr__(
+            self, "keep_checkpoint_max", count("keep_checkpoint_max", self.keep_checkpoint_max)
+        )
+        seed = whole_number(self.seed)
+        if seed is None:
             raise StrategyError(f"seed is {self.seed!r}; give a whole number")
+        object.__setattr__(self, "seed", seed)
 
     def replace(self, **changes: Any) -> "RunConfig":
         """The same with some fields changed."""

@@ -11,9 +11,9 @@ from stratagem.cluster import resolve_cluster
 from stratagem.devices import list_devices
 from stratagem.errors import KeepError, StrategyError
 from stratagem.estimator import measuring
-from stratagem.estimator.checks import check_count
+from stratagem.estimator.checks import count_or_none
 from stratagem.estimator.config import Distribute, RunConfig, made
-from stratagem.estimator.hooks import Hook
+from stratagem.estimator.hooks import Hook, checked_hooks
 from stratagem.estimator.inputs import Form, Input
 from stratagem.estimator.loop import Limits, OnSaved, Training
 from stratagem.estimator.model import Model, build, check_model_fn
@@ -85,6 +85,7 @@ class Estimator:
         self._config = RunConfig() if config is None else config
         self._params = params
         self._model_dir = _directory(model_dir, self._config.model_dir)
+        self._check_labels: Callable[[Any], object] | None = None
         self._strategies: dict[str, Strategy] = {}
         self._models: dict[Any, Model] = {}
 
@@ -129,7 +130,7 @@ class Estimator:
             DataError: The batches are not what they should be.
             KeepError: The directory has checkpoints of another model, or cannot be written.
         """
-        self.train_to(input_fn, Limits(steps, max_steps), tuple(hooks or ()))
+        self.train_to(input_fn, Limits(steps, max_steps), checked_hooks("hooks", hooks))
         return self
 
     def train_to(
@@ -140,9 +141,7 @@ class Estimator:
         on_saved: OnSaved | None = None,
     ) -> int:
         """The same, for those who look on: called after each checkpoint; the global step at the end."""
-        check_count("steps", limits.steps)
-        check_count("max_steps", limits.max_steps)
-        source = Input(input_fn, ModeKeys.TRAIN)
+        source = self._input(input_fn, ModeKeys.TRAIN)
         strategy = self._train_strategy()
 
         def modelled(form: Form) -> Model:
@@ -174,10 +173,10 @@ class Estimator:
         Raises:
             KeepError: There is no checkpoint yet, or it is of another model.
         """
-        check_count("steps", steps)
-        source = Input(input_fn, ModeKeys.EVAL)
+        batch_count = count_or_none("steps", steps)
+        source = self._input(input_fn, ModeKeys.EVAL)
         model, step, params, batches = self._loaded(source, ModeKeys.EVAL, checkpoint_path)
-        metrics = measuring.evaluate(self._eval_strategy(), model, params, batches, steps)
+        metrics = measuring.evaluate(self._eval_strategy(), model, params, batches, batch_count)
         write_evaluation(self._model_dir, name, metrics, step)
         told = ", ".join(f"{metric} {value:.4g}" for metric, value in metrics.items())
         _log.info("evaluation at step %d: %s", step, told)
@@ -200,7 +199,7 @@ class Estimator:
             KeepError: There is no checkpoint yet, or it is of another model.
         """
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
-        source = Input(input_fn, ModeKeys.PREDICT)
+        source = self._input(input_fn, ModeKeys.PREDICT)
         model, _, params, batches = self._loaded(source, ModeKeys.PREDICT, checkpoint_path)
         return measuring.predict(self._eval_strategy(), model, params, batches, keys)
 
@@ -215,6 +214,9 @@ class Estimator:
         # Read last, and at once: whoever trains meanwhile removes old checkpoints.
         step, params = load_params(self._model_dir, path, model.initial(self._config.seed))
         return model, step, params, batches
+
+    def _input(self, input_fn: InputFn, mode: ModeKeys) -> Input:
+        return Input(input_fn, mode, self._check_labels)
 
     # What is kept.
 

@@ -1,7 +1,9 @@
 """`Hook`: what a user has called along a training."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from stratagem.errors import StrategyError
 
 
 class Hook:
@@ -26,3 +28,15 @@ class Hook:
 
     def end(self, step: int) -> None:
         """Training has ended at this step, without an error; the last checkpoint is written."""
+
+
+def checked_hooks(name: str, hooks: object) -> tuple[Hook, ...]:
+    """The hooks that a user gives, `None` for none; refuses what is no list of them."""
+    if hooks is None:
+        return ()
+    given = tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)
+    if not isinstance(hooks, Iterable) or not all(isinstance(each, Hook) for each in given):
+        raise StrategyError(
+            f"{name} is {hooks!r:.80}; give a list of objects whose classes derive from sg.estimator.Hook"
+        )
+    return given

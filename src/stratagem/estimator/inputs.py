@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from stratagem.errors import DataError, StrategyError
+from stratagem.estimator.checks import INPUT_FN, check_callable, kind
 from stratagem.estimator.spec import ModeKeys
 from stratagem.strategies import InputContext
 from stratagem.strategies.rows import count_rows
@@ -43,15 +44,19 @@ class Input:
         input_fn: Returns an iterable of batches; may ask for `input_context`, to make this worker's own, and for
             `global_step`, to begin where the training does.
         mode: What for.
+        check_labels: Raises an error for labels that the model cannot use.
     """
 
-    def __init__(self, input_fn: Callable[..., Any], mode: ModeKeys) -> None:
-        if not callable(input_fn):
-            raise StrategyError(
-                f"input_fn is {input_fn!r}; give a function that returns an iterable of (features, labels) batches"
-            )
+    def __init__(
+        self,
+        input_fn: Callable[..., Any],
+        mode: ModeKeys,
+        check_labels: Callable[[Any], object] | None = None,
+    ) -> None:
+        check_callable("input_fn", input_fn, INPUT_FN)
         self._input_fn = input_fn
         self._mode = mode
+        self._check_labels = None if mode is ModeKeys.PREDICT else check_labels
         asked = inspect.signature(input_fn).parameters.values()
         unknown = [
             each.name
@@ -81,7 +86,7 @@ class Input:
         returned = self._input_fn(**given)
         if isinstance(returned, tuple | dict | str | bytes) or not isinstance(returned, Iterable):
             raise DataError(
-                f"input_fn returned {_kind(returned)}; it is to return an iterable of batches, such as a list or a "
+                f"input_fn returned {kind(returned)}; it is to return an iterable of batches, such as a list or a "
                 "generator of (features, labels)"
             )
         batches = iter(returned)
@@ -91,6 +96,7 @@ class Input:
         pair = self._pair(first, 0)
         form = Form(*jax.tree_util.tree_map_with_path(_form, pair))
         count_rows(pair)
+        self._check(pair)
         return form, self._checked(form, itertools.chain([first], batches))
 
     def _checked(self, form: Form, batches: Iterator[Any]) -> Iterator[Any]:
@@ -98,15 +104,25 @@ class Input:
             pair = self._pair(batch, number)
             if number:
                 _check_same(form, pair, number)
+                self._check(pair)
             yield pair
+
+    def _check(self, pair: tuple[Any, Any]) -> None:
+        if self._check_labels is not None:
+            self._check_labels(pair[1])
 
     def _pair(self, batch: Any, number: int) -> tuple[Any, Any]:
         if isinstance(batch, tuple) and len(batch) == 2:
             return batch[0], None if self._mode is ModeKeys.PREDICT else batch[1]
         if self._mode is ModeKeys.PREDICT:
             return batch, None
+        if isinstance(batch, tuple):
+            raise DataError(
+                f"batch {number} of input_fn is a tuple of {len(batch)}; give tuples of two, (features, labels), each an "
+                "array or a dictionary of arrays"
+            )
         raise DataError(
-            f"batch {number} of input_fn is {_kind(batch)} and has no labels: to {_VERBS[self._mode]}, give tuples "
+            f"batch {number} of input_fn is {kind(batch)} and has no labels: to {_VERBS[self._mode]}, give tuples "
             "(features, labels); (features, None) for a model that needs none"
         )
 
@@ -150,8 +166,3 @@ def _place(path: Any) -> str:
     """Where in a batch: `features['x']`."""
     name = "features" if path[0].idx == 0 else "labels"
     return f"{name}{jax.tree_util.keystr(path[1:])}"
-
-
-def _kind(value: Any) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -14,6 +14,7 @@ import numpy as np
 
 from stratagem import environment
 from stratagem.errors import StrategyError
+from stratagem.estimator.checks import count_or_none
 from stratagem.estimator.config import SAVE_SECONDS, RunConfig
 from stratagem.estimator.hooks import Hook
 from stratagem.estimator.inputs import Form, Input
@@ -45,6 +46,8 @@ class Limits:
     max_steps: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("steps", "max_steps"):
+            object.__setattr__(self, name, count_or_none(name, getattr(self, name)))
         if self.steps is not None and self.max_steps is not None:
             raise StrategyError(
                 f"steps is {self.steps} and max_steps is {self.max_steps}: give one of them. max_steps is a global "

@@ -1,14 +1,16 @@
 """A model function, called for one mode and one form of batches: what a training, an evaluation, a prediction need."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 import jax
 
-from stratagem.errors import StrategyError
+from stratagem.errors import DataError, StrategyError
+from stratagem.estimator.checks import check_callable
 from stratagem.estimator.inputs import Form, one_row_of_zeros
+from stratagem.estimator.returned import checked_loss, checked_params
 from stratagem.estimator.spec import EstimatorSpec, ModeKeys
 
 _KNOWN = ("labels", "mode", "params", "config")
@@ -20,13 +22,21 @@ def build(
     """What a model function returns, checked.
 
     Raises:
-        StrategyError: It asks for what it does not get, or returns something else.
+        StrategyError: It computes with what it gets, or returns something else.
     """
     given = {"labels": form.labels, "mode": mode, "params": params, "config": config}
     asked = set(_asked(model_fn))
-    spec = model_fn(form.features, **{name: value for name, value in given.items() if name in asked})
+    try:
+        spec = model_fn(form.features, **{name: value for name, value in given.items() if name in asked})
+    except (AttributeError, TypeError) as error:
+        if jax.ShapeDtypeStruct.__name__ not in str(error):  # then it is about something else
+            raise
+        raise StrategyError(
+            f"the model function computes with features or labels: {error}. It gets their shapes and dtypes alone: "
+            "compute in the functions that it returns, such as EstimatorSpec(loss=lambda params, features, labels: …)"
+        ) from error
     if not isinstance(spec, EstimatorSpec):
-        raise StrategyError(f"the model function returned {spec!r}; it is to return an EstimatorSpec")
+        raise StrategyError(f"the model function returned {spec!r:.80}; it is to return an EstimatorSpec")
     spec.check_for(mode)
     return spec
 
@@ -37,10 +47,7 @@ def check_model_fn(model_fn: Callable[..., Any], params: Any) -> None:
     Raises:
         StrategyError: It asks for something else, or does not ask for params that are given.
     """
-    if not callable(model_fn):
-        raise StrategyError(
-            f"model_fn is {model_fn!r}; give a function model_fn(features, labels, mode, params) -> EstimatorSpec"
-        )
+    check_callable("model_fn", model_fn, "model_fn(features, labels, mode, params) -> EstimatorSpec")
     asked = _asked(model_fn)
     unknown = [name for name, is_needed in list(asked.items())[1:] if is_needed and name not in _KNOWN]
     if not asked or unknown:
@@ -75,28 +82,40 @@ class Model:
 
     def initial(self, seed: int) -> Any:
         """Untrained parameters: the same from the same seed, everywhere."""
-        return self.spec.init(jax.random.key(seed), one_row_of_zeros(self._form.features))
+        return checked_params(self.spec.init(jax.random.key(seed), one_row_of_zeros(self._form.features)))
 
     def loss_fn(self) -> Callable[..., Any]:
         """The loss as strategies want it: of parameters and a batch."""
-        loss = self._loss
         if not self._wants_rng:
-            return lambda params, batch: loss(params, *batch)
+            return lambda params, batch: self._loss(params, *batch)
 
         def drawing(params: Any, batch: Any, rng: Any) -> Any:
-            return loss(params, *batch, rng=rng)
+            return self._loss(params, *batch, rng=rng)
 
         return drawing
 
+    def _loss(self, params: Any, features: Any, labels: Any, **drawn: Any) -> tuple[Any, Mapping[str, Any]]:
+        """The loss and the metrics that come with it; traceable."""
+        try:
+            returned = self._spec_loss(params, features, labels, **drawn)
+        except (AttributeError, TypeError) as error:
+            if labels is not None:
+                raise
+            raise DataError(
+                f"EstimatorSpec.loss raised {type(error).__name__}: {error}; and the batches have no labels, they are "
+                "(features, None): give (features, labels) if it needs some"
+            ) from error
+        return checked_loss(returned)
+
     @property
-    def _loss(self) -> Callable[..., Any]:
+    def _spec_loss(self) -> Callable[..., Any]:
         if self.spec.loss is None:
             raise StrategyError("this model has no loss: EstimatorSpec(loss=…)")
         return self.spec.loss
 
     @property
     def _wants_rng(self) -> bool:
-        return "rng" in inspect.signature(self._loss).parameters
+        return "rng" in inspect.signature(self._spec_loss).parameters
 
     @cached_property
     def measure(self) -> Any:
@@ -104,8 +123,7 @@ class Model:
 
         def measure(params: Any, features: Any, labels: Any) -> dict[str, Any]:
             drawn = {"rng": jax.random.key(0)} if self._wants_rng else {}
-            returned = self._loss(params, features, labels, **drawn)
-            loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
+            loss, metrics = self._loss(params, features, labels, **drawn)
             told = {name: metric(params, features, labels) for name, metric in self.spec.eval_metrics.items()}
             return {**metrics, **told, "loss": loss}
 

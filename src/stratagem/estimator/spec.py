@@ -8,7 +8,7 @@ from typing import Any
 import optax
 
 from stratagem.errors import StrategyError
-from stratagem.estimator.checks import check_callable
+from stratagem.estimator.checks import check_takes
 
 
 class ModeKeys(StrEnum):
@@ -52,18 +52,19 @@ class EstimatorSpec:
     optimizer: Any = None
 
     def __post_init__(self) -> None:
-        check_callable("EstimatorSpec.init", self.init, "init(rng, features) -> params")
+        check_takes("EstimatorSpec.init", self.init, "init(rng, features) -> params", 2)
         if self.loss is not None:
-            check_callable("EstimatorSpec.loss", self.loss, "loss(params, features, labels) -> mean loss")
+            form = "loss(params, features, labels) -> mean loss; it may also ask for rng"
+            check_takes("EstimatorSpec.loss", self.loss, form, 3, by_name="rng")
         if self.predictions is not None:
-            check_callable("EstimatorSpec.predictions", self.predictions, "predictions(params, features)")
+            check_takes("EstimatorSpec.predictions", self.predictions, "predictions(params, features)", 2)
         if not isinstance(self.eval_metrics, Mapping):
             raise StrategyError(
                 f"EstimatorSpec.eval_metrics is {self.eval_metrics!r}; give a dictionary of functions by name"
             )
         for name, metric in self.eval_metrics.items():
-            check_callable(
-                f"EstimatorSpec.eval_metrics[{name!r}]", metric, "metric(params, features, labels)"
+            check_takes(
+                f"EstimatorSpec.eval_metrics[{name!r}]", metric, "metric(params, features, labels)", 3
             )
         taken = [name for name in ("loss", "global_step") if name in self.eval_metrics]
         if taken:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratagem.errors import StrategyError
-from stratagem.estimator.checks import check_callable, check_count, check_seconds
-from stratagem.estimator.hooks import Hook
+from stratagem.estimator.checks import INPUT_FN, check_callable, check_seconds, count_or_none
+from stratagem.estimator.hooks import Hook, checked_hooks
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class TrainSpec:
     hooks: Sequence[Hook] = ()
 
     def __post_init__(self) -> None:
-        check_callable("TrainSpec.input_fn", self.input_fn, "that makes batches")
-        check_count("TrainSpec.max_steps", self.max_steps)
-        object.__setattr__(self, "hooks", tuple(self.hooks or ()))
+        check_callable("TrainSpec.input_fn", self.input_fn, INPUT_FN)
+        object.__setattr__(self, "max_steps", count_or_none("TrainSpec.max_steps", self.max_steps))
+        object.__setattr__(self, "hooks", checked_hooks("TrainSpec.hooks", self.hooks))
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class EvalSpec:
     wait_secs: float = 7200
 
     def __post_init__(self) -> None:
-        check_callable("EvalSpec.input_fn", self.input_fn, "that makes batches")
-        check_count("EvalSpec.steps", self.steps)
+        check_callable("EvalSpec.input_fn", self.input_fn, INPUT_FN)
+        object.__setattr__(self, "steps", count_or_none("EvalSpec.steps", self.steps))
         if self.name is not None and (not isinstance(self.name, str) or not self.name or "/" in self.name):
             raise StrategyError(f"EvalSpec.name is {self.name!r}; give a text without a slash, or None")
         check_seconds("EvalSpec.start_delay_secs", self.start_delay_secs)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stratagem.cluster import ClusterConfig, resolve_cluster
 from stratagem.errors import DeadlineExceeded, StrategyError
+from stratagem.estimator.checks import kind
 from stratagem.estimator.estimator import Estimator
 from stratagem.estimator.finish import FinishSign
 from stratagem.estimator.loop import Limits
@@ -50,10 +51,11 @@ def train_and_evaluate(
         >>> estimator = Estimator(model_fn, "model", config)
         >>> train_and_evaluate(estimator, TrainSpec(train_input, max_steps=1000), EvalSpec(test_input))
     """
-    if not isinstance(train_spec, TrainSpec) or not isinstance(eval_spec, EvalSpec):
+    given = {Estimator: estimator, TrainSpec: train_spec, EvalSpec: eval_spec}
+    if not all(isinstance(value, wanted) for wanted, value in given.items()):
         raise StrategyError(
-            f"train_and_evaluate takes an estimator, an sg.TrainSpec and an sg.EvalSpec, not {train_spec!r} and "
-            f"{eval_spec!r}"
+            "train_and_evaluate takes an sg.Estimator, an sg.TrainSpec and an sg.EvalSpec, not "
+            f"{' and '.join(map(kind, given.values()))}"
         )
     cluster = resolve_cluster()
     if cluster is None:

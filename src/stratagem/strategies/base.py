@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.cluster import ClusterSpec
+from stratagem.devices import list_devices
 from stratagem.errors import StrategyError
 from stratagem.strategies.agreement import agreed
 from stratagem.strategies.batches import Batches
@@ -90,6 +91,16 @@ class Strategy:
     def status(self) -> dict[str, Any]:
         """What the parameter servers tell of themselves and of the workers, by task; nothing where there are none."""
         return {}
+
+    def placement(self, state: TrainState) -> dict[str, str]:
+        """The devices that hold each parameter of a state, by its name."""
+        known = {each.device: each.name for each in list_devices()}
+        return {
+            name: ", ".join(
+                known.get(device, str(device)) for device in sorted(param.devices(), key=lambda each: each.id)
+            )
+            for name, param in zip(state.recipe.names, state.flat_params, strict=True)
+        }
 
     # For fronts.
 

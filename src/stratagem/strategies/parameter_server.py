@@ -19,6 +19,7 @@ from stratagem.strategies.parameter_server_engine import ParameterServerEngine
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.server_workers import ServerWorkers
 from stratagem.strategies.turns import ServerFeed
+from stratagem.waist import TrainState
 
 _log = logging.getLogger("stratagem")
 _START_SECONDS = 600.0
@@ -144,6 +145,15 @@ class ParameterServerStrategy(Strategy):
             except StratagemError as error:
                 found[task] = {"error": str(error)}
         return found
+
+    def placement(self, state: TrainState) -> dict[str, str]:
+        """See `Strategy`; of a variable that is cut into shards, each has a line."""
+        return {
+            variable["name"]: variable["device"]
+            for told in self.status().values()
+            for model in told.get("parameters", {}).values()
+            for variable in model["variables"]
+        }
 
     @property
     def session(self) -> Session:

@@ -14,7 +14,7 @@ from stratagem.training.pace import Pace
 from stratagem.training.standing import count, details
 
 DRAW_SECONDS = 0.1
-_BAR_WIDTH = 30
+_BAR_WIDTH, _SHORTEST_BAR = 30, 10
 
 
 class Bar:
@@ -57,17 +57,20 @@ class Bar:
         if self._live is None:
             return
         self._drawn = time.perf_counter()
-        row = Table.grid(padding=(0, 1))
-        row.add_column(no_wrap=True)
-        row.add_column(width=_BAR_WIDTH)
-        row.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        total = self._pace.total
-        row.add_row(
-            Text(count(self._pace)),
-            ProgressBar(total=total or None, completed=self._pace.steps, pulse=total is None),
-            Text(details(self._pace, metrics, self._unit)),
+        counted, told = count(self._pace), details(self._pace, metrics, self._unit)
+        left = self._console.width - len(counted) - len(told) - 2
+        is_narrow = left < _SHORTEST_BAR
+        width = max(
+            _SHORTEST_BAR, min(_BAR_WIDTH, self._console.width - len(counted) - 1 if is_narrow else left)
         )
-        lines = [Text(f"  {line}", no_wrap=True, overflow="ellipsis") for line in workers]
+        row = Table.grid(padding=(0, 1))
+        row.add_column(no_wrap=True, min_width=len(counted))
+        row.add_column(width=width)
+        total = self._pace.total
+        bar = ProgressBar(total=total or None, completed=self._pace.steps, pulse=total is None)
+        row.add_row(Text(counted), bar, *(() if is_narrow else (Text(told, no_wrap=True),)))
+        below = [told] if is_narrow else []
+        lines = [Text(f"  {line}", no_wrap=True, overflow="ellipsis") for line in (*below, *workers)]
         self._live.update(Group(row, *lines), refresh=True)
 
     def end(self, metrics: Mapping[str, float], workers: Sequence[str]) -> None:

@@ -197,7 +197,8 @@ class SummaryWriter:
         """Write which device holds which variable, as a text.
 
         Args:
-            placement: Devices by the variables' names, or variables with `.name` and `.device`.
+            placement: What `strategy.placement(state)` returned: devices by the variables' names; or variables with
+                `.name` and `.device`.
             step: When it was so.
         """
         if self._file is not None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from stratagem.cluster import ClusterSpec
+from stratagem.errors import DataError
 
 
 class HasDevice(Protocol):
@@ -48,11 +49,17 @@ def placement_table(placement: Mapping[str, Any] | Iterable[HasDevice]) -> str:
         | --- | --- |
         | w | /job:ps/task:0/device:CPU:0 |
     """
-    rows: Iterable[Sequence[Any]] = (
-        placement.items()
+    rows = (
+        list(placement.items())
         if isinstance(placement, Mapping)
         else [(each.name, each.device) for each in placement]
     )
+    for name, device in rows:
+        if hasattr(device, "shape"):
+            raise DataError(
+                f"{name} is an array, where its device was expected; strategy.placement(state) tells the device of each "
+                "parameter"
+            )
     return _table(("variable", "device"), rows)
 
 

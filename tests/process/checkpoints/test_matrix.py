@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drills.nursery import Nursery
 from process.checkpoints.matrix_job import FIRST_STEP, STRATEGIES
-from process.parameters.nursery import Nursery
 
 JOB = Path(__file__).with_name("matrix_job.py")
 TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"}

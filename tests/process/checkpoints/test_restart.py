@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from drills.nursery import Job
 from drills.processes import launcher, until
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
-from process.parameters.nursery import Job
 from stratagem import Checkpointer
 
 XLA_FLAGS = "--xla_backend_optimization_level=0"

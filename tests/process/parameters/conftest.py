@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from process.parameters.nursery import Job, Nursery
+from drills.nursery import Job, Nursery
 
+TESTS = Path(__file__).resolve().parents[2]
 JobMaker = Callable[[int, int], Job]
 
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
+    with Nursery([TESTS]) as nursery:
         yield nursery
 
 

@@ -5,16 +5,12 @@ import json, os, signal, sys, time
 from pathlib import Path
 import jax, jax.numpy as jnp, numpy as np, optax
 import stratagem as sg
+from drills import task_words
 from drills.counting_task import BATCH, initial, loss_fn, optimizer, told
-
-def tell(**words):
-    print("told:", json.dumps(words), flush=True)
+from drills.task_words import tell
 
 def wait_for(name):
-    deadline = time.monotonic() + 90
-    while not Path(__file__).with_name(name).exists():
-        assert time.monotonic() < deadline, f"nobody made {name}"
-        time.sleep(0.005)
+    task_words.wait_for(Path(__file__).with_name(name))
 
 def until_there(name):
     """Goes on until the file is there, at a pace that leaves the processor to others."""

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 from drills.counting_task import is_even, write
+from drills.nursery import ROOT
 from drills.parameter_servers import SCRIPT, drills
 from drills.processes import launcher, until
-from process.parameters.nursery import ROOT
 
 
 def test_random_kills_under_each_rule() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from drills.nursery import ROOT
 from drills.processes import Marked, until
 from hosts import simulated_hosts
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
-from process.parameters.nursery import ROOT
 from process.parameters.prelude import PRELUDE as PRELUDE
 from process.parameters.proxy import BadLine
 from stratagem.launch.plan import tf_config

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from drills.nursery import Task
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
-from process.parameters.nursery import Task
 from process.parameters.prelude import PRELUDE as PRELUDE
 
 TASKS = [("ps", 0), ("worker", 0), ("worker", 1)]

@@ -198,6 +198,7 @@ def test_a_state_is_plain_values() -> None:
         "epochs": 1,
         "drop_remainder": False,
         "rows": ROWS,
+        "source": "arrays",
     }
 
 
@@ -228,6 +229,16 @@ def test_workers_in_step_go_on_where_the_chief_stood(epochs: int | None) -> None
     assert [[batch.tolist() for batch in islice(shard, 2)] for shard in resumed] == [
         each[1:] for each in whole
     ]
+
+
+def test_the_same_files_in_another_order_are_other_batches(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one", "other")]
+    for file in files:
+        write_tfrecord(file, [file.name.encode()] * 4)
+    state = pipeline(files, 2).state()
+    pipeline(files, 2).restore(state)
+    with pytest.raises(sg.DataError, match=r"source was .* and is "):
+        pipeline(files[::-1], 2).restore(state)
 
 
 def test_a_pass_that_was_left_is_over() -> None:

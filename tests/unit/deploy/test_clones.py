@@ -333,6 +333,31 @@ def test_inputs_that_run_out() -> None:
         model.train_op()
 
 
+class Dataset:
+    def __iter__(self) -> Iterator[Batch]:
+        return batches(4)
+
+
+@pytest.mark.parametrize("given", [[next(batches(4)) for _ in range(3)], Dataset()])
+def test_batches_that_are_no_iterator(given: Any) -> None:
+    with pytest.raises(
+        DataError, match=r"argument 0 in args whole, a \w+: if that has batches.* give iter\("
+    ):
+        create_clones(on_cpu(1), regression, [given])
+    with pytest.raises(DataError, match="argument 'batch' whole"):
+        create_clones(on_cpu(1), regression, kwargs={"batch": given})
+    create_clones(on_cpu(1), regression, [iter(given)])
+
+
+def test_errors_of_the_model_function_are_its_own() -> None:
+    def model_fn(scope: CloneScope, sizes: list[int], weights: list[Any]) -> None:
+        raise VariableMismatch("what it says") if weights else ValueError("what it says")
+
+    for weights, kind in (([], ValueError), ([np.ones(2)], VariableMismatch)):
+        with pytest.raises(kind, match=r"^what it says"):
+            create_clones(on_cpu(1), model_fn, [[8, 4], weights])
+
+
 def declares(*args: Any, **kwargs: Any) -> Any:
     return lambda scope: scope.variable(*args, **kwargs)
 
@@ -348,6 +373,10 @@ def declares(*args: Any, **kwargs: Any) -> Any:
         (lambda scope: scope.variable("w", initializer=jnp.zeros(3)), "which JAX traces"),
         (lambda scope: scope.add_loss(jnp.zeros(3)), r"shape \(3,\): take its mean"),
         (lambda scope: scope.add_update("mean", 1.0), "got 'mean'; the variables so far are none"),
+        (
+            lambda scope: scope.add_update("w", scope.variable("w", ()) + 1),
+            "add_update got 'w', which the optimizer trains, .*trainable=False",
+        ),
         (
             lambda scope: scope.variable("one" if scope.index == 0 else "two", ()),
             "clone 1 asks for variable 'two'",

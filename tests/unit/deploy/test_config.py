@@ -90,6 +90,7 @@ def test_devices_of_other_kinds() -> None:
         ({"num_clones": -1}, "num_clones is -1"),
         ({"num_clones": 1.5}, r"num_clones is 1\.5"),
         ({"num_clones": 2, "clone_devices": ["/cpu:0"]}, "names 1 device"),
+        ({"num_clones": 6, "clone_devices": "/cpu:0"}, "clone_devices is '/cpu:0'; give a list of devices"),
         ({"clone_on_cpu": True, "clone_devices": ["/cpu:0"]}, "no clone_on_cpu"),
     ],
 )

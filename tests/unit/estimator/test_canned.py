@@ -11,6 +11,7 @@ import stratagem as sg
 from unit.estimator import models
 
 NAMED = {"left": models.X[:, 0], "right": models.X[:, 1:], "other": np.zeros(40)}
+NOT_GIVEN: Any = None
 QUIET = sg.RunConfig(log_step_count_steps=None, save_summary_steps=None)
 
 
@@ -54,6 +55,12 @@ def test_classifier_learns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "told"),
     [
+        (lambda: sg.DNNClassifier(NOT_GIVEN), "hidden_units is None; give a list of whole numbers"),
+        (lambda: sg.DNNClassifier([4], n_classes=NOT_GIVEN), "n_classes is None; give .* of at least 2$"),
+        (
+            lambda: sg.LinearRegressor(label_dimension=NOT_GIVEN),
+            "label_dimension is None; give .* of at least 1$",
+        ),
         (lambda: sg.DNNClassifier([0]), "each of hidden_units is 0"),
         (lambda: sg.DNNClassifier([4], n_classes=1), "n_classes is 1; give a whole number of at least 2"),
         (lambda: sg.DNNClassifier([4], dropout=1), "dropout is 1"),
@@ -76,3 +83,46 @@ def test_arguments_that_cannot_be_meant(made: Any, told: str) -> None:
 def test_batches_that_do_not_fit(tmp_path: Path, columns: Any, batch: Any, told: str) -> None:
     with pytest.raises(sg.DataError, match=told):
         sg.LinearRegressor(columns, tmp_path).train(lambda: [batch])
+
+
+CLASSES = np.arange(40) % 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (
+            CLASSES + 1,
+            "20 of 40 labels are no classes, such as 2; n_classes is 2, so give whole numbers from 0 to 1",
+        ),
+        (CLASSES - 1, "such as -1"),
+        (CLASSES / 2, "20 of 40 labels are no classes, such as 0.5"),
+        (np.full(40, np.nan, np.float32), "40 of 40 labels are no classes, such as nan"),
+        (
+            np.eye(2)[CLASSES],
+            r"the labels have the shape \(40, 2\); give .* 1 number\(s\) .* argmax\(axis=1\)",
+        ),
+        ({"label": CLASSES}, "the labels are a dict; give one array"),
+    ],
+)
+def test_labels_that_are_no_classes(tmp_path: Path, labels: Any, told: str) -> None:
+    classifier = sg.DNNClassifier([4], model_dir=tmp_path, config=QUIET)
+    with pytest.raises(sg.DataError, match=told):
+        classifier.train(lambda: [(models.X, labels)])
+
+
+def test_labels_are_looked_at_in_every_batch(tmp_path: Path) -> None:
+    right = (models.X, CLASSES.astype(np.float32))  # whole numbers, whatever their dtype
+    wrong = (models.X, CLASSES + 5)
+    classifier = sg.DNNClassifier([4], model_dir=tmp_path, config=QUIET).train(lambda: [right])
+    for look in (classifier.train, classifier.evaluate):
+        with pytest.raises(sg.DataError, match="40 of 40 labels are no classes, such as 5"):
+            look(lambda: [right, wrong])
+    assert len(list(classifier.predict(lambda: [right, wrong]))) == 80  # which looks at no label
+
+
+@pytest.mark.parametrize(("dimension", "shape"), [(1, (40, 2)), (2, (40,)), (2, (40, 3))])
+def test_labels_of_another_width(tmp_path: Path, dimension: int, shape: tuple[int, ...]) -> None:
+    regressor = sg.LinearRegressor(model_dir=tmp_path, label_dimension=dimension)
+    with pytest.raises(sg.DataError, match=rf"give an array with {dimension} number\(s\) for each row"):
+        regressor.train(lambda: [(models.X, np.zeros(shape))])

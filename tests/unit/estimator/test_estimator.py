@@ -235,6 +235,7 @@ def test_batches_without_labels(tmp_path: Path) -> None:
     [
         ((models.X, models.Y), "input_fn returned a tuple; it is to return an iterable of batches"),
         ([], "input_fn gave no batch"),
+        ([(models.X, models.Y, models.Y)], r"batch 0 of input_fn is a tuple of 3; give tuples of two"),
         ([(models.X, models.Y[:5])], r"same number of rows.*\[0\]: 40, \[1\]: 5"),
         ([({"name": np.array(["a"])}, np.zeros(1))], r"features\['name'\] of a batch is of type <U1"),
     ],
@@ -268,6 +269,12 @@ def test_another_model_in_the_directory(trained: sg.Estimator) -> None:
         ({"optimizer": optax.sgd(0.1)}, "returned no loss in mode 'train'"),
         ({"optimizer": "adam"}, "optimizer is 'adam'; give an optax optimizer"),
         ({"loss": 0.5}, "loss is 0.5; give a function loss"),
+        (
+            {"loss": lambda p, batch: 0.0},
+            r"loss is a function of \(p, batch\); give a function loss\(params, ",
+        ),
+        ({"predictions": lambda p: p}, r"predictions is a function of \(p\)"),
+        ({"eval_metrics": {"one": lambda p, x: 1.0}}, r"eval_metrics\['one'\] is a function of \(p, x\)"),
         ({"eval_metrics": {"loss": models.loss}}, "which evaluate.. tells by itself"),
     ],
 )
@@ -277,6 +284,65 @@ def test_specs_that_cannot_be_meant(tmp_path: Path, spec: dict[str, Any] | None,
     )
     with pytest.raises(sg.StrategyError, match=told):
         estimator.train(models.test_batches)
+
+
+def refused(directory: Path, batch: Any = (models.X, models.Y), init: Any = models.init, **spec: Any) -> str:
+    """What is said of a model when it is to be trained."""
+    whole = {"init": init, "loss": models.loss, "optimizer": optax.sgd(0.1), **spec}
+    estimator = sg.Estimator(lambda features: sg.EstimatorSpec(**whole), directory)
+    with pytest.raises((sg.StrategyError, sg.DataError)) as raised:
+        estimator.train(lambda: [batch])
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (lambda mean, rows: rows, "returned an array float32[40]; give the mean loss over the rows"),
+        (lambda mean, rows: None, "returned a NoneType;"),
+        (lambda mean, rows: 3, "returned an int;"),
+        (lambda mean, rows: (mean, 3.0), "returned (an array float32[], a float);"),
+        (lambda mean, rows: (mean, {}, rows), "returned (an array float32[], a dict, an array float32[40]);"),
+    ],
+)
+def test_losses_that_are_none(tmp_path: Path, returned: Any, told: str) -> None:
+    def loss(weights: Any, features: Any, labels: Any) -> Any:
+        return returned(models.loss(weights, features, labels), models.predict(weights, features))
+
+    assert f"EstimatorSpec.loss {told}" in refused(tmp_path, loss=loss)
+
+
+@pytest.mark.parametrize(
+    ("init", "told"),
+    [
+        (lambda rng: {}, "is a function of (rng); give a function init(rng, features) -> params"),
+        (lambda rng, features: None, "returned a NoneType without an array; give a pytree"),
+        (lambda rng, features: {"w": jnp.zeros(3, int)}, "returned an array int32[3] at ['w']; give"),
+        (lambda rng, features: {"w": "x"}, "returned a str at ['w']"),
+    ],
+)
+def test_parameters_that_are_none(tmp_path: Path, init: Any, told: str) -> None:
+    assert f"EstimatorSpec.init {told}" in refused(tmp_path, init=init)
+
+
+def test_labels_that_a_loss_misses(tmp_path: Path) -> None:
+    told = refused(tmp_path, batch=(models.X, None))
+    assert told.startswith("EstimatorSpec.loss raised TypeError: ")
+    assert "the batches have no labels, they are (features, None)" in told
+
+
+@pytest.mark.parametrize(
+    "compute", [lambda features: features @ jnp.zeros(3), lambda features: features.mean()]
+)
+def test_a_model_function_that_computes(tmp_path: Path, compute: Any) -> None:
+    with pytest.raises(sg.StrategyError, match=r"computes with features or labels: .*ShapeDtypeStruct"):
+        sg.Estimator(compute, tmp_path).train(models.test_batches)
+    with pytest.raises(TypeError, match=r"^its own"):
+        sg.Estimator(raises_its_own, tmp_path).train(models.test_batches)
+
+
+def raises_its_own(features: Any) -> sg.EstimatorSpec:
+    raise TypeError("its own")
 
 
 def test_metrics_that_are_no_numbers(tmp_path: Path) -> None:
@@ -320,7 +386,8 @@ def test_arguments_that_cannot_be_meant(arguments: dict[str, Any], told: str) ->
         ({"save_checkpoints_steps": 0}, "save_checkpoints_steps is 0; give a whole number of at least 1"),
         ({"save_checkpoints_secs": 0}, "give a number of seconds above 0"),
         ({"train_distribute": "mirrored"}, "train_distribute is 'mirrored'; give a strategy, its class"),
-        ({"keep_checkpoint_max": None}, "keep_checkpoint_max is None"),
+        ({"keep_checkpoint_max": None}, "keep_checkpoint_max is None; give a whole number of at least 1$"),
+        ({"keep_checkpoint_max": 0}, "keep_checkpoint_max is 0; give a whole number of at least 1$"),
         ({"seed": None}, "seed is None"),
     ],
 )
@@ -337,6 +404,27 @@ def test_calls_that_cannot_be_meant(tmp_path: Path) -> None:
         estimator.train(models.batches, steps=1)
     with pytest.raises(sg.StrategyError, match=r"input_fn asks for size; .*functools.partial"):
         estimator.train(lambda size: [], steps=1)
+    wrong: list[Any] = [[5], 5, Hook(), [Hook]]
+    for hooks in wrong:
+        with pytest.raises(
+            sg.StrategyError, match=r"hooks is .*; give a list of objects whose classes derive"
+        ):
+            estimator.train(models.batches, steps=1, hooks=hooks)
+        with pytest.raises(sg.StrategyError, match=r"TrainSpec\.hooks is "):
+            sg.TrainSpec(models.batches, hooks=hooks)
+    with pytest.raises(
+        sg.StrategyError, match=r"(?s)input_fn is \[.*; give a function that returns"
+    ) as raised:
+        estimator.train([(models.X, models.Y)] * 10)  # type: ignore[arg-type]
+    assert len(str(raised.value)) < 300  # the data are not in it
+
+
+def test_whole_numbers_may_be_those_of_numpy(tmp_path: Path) -> None:
+    estimator = models.estimator(tmp_path, save_checkpoints_steps=np.int32(4), seed=np.int64(1))
+    one: Any = np.int64(1)
+    estimator.train(models.batches, steps=one).train(models.batches, max_steps=one + 1)
+    assert estimator.evaluate(models.test_batches, steps=one)["global_step"] == 2
+    assert type(sg.TrainSpec(models.batches, max_steps=one).max_steps) is int
 
 
 def test_a_cluster_without_a_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

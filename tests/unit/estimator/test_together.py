@@ -48,6 +48,11 @@ def test_again_when_there_is_nothing_to_train(tmp_path: Path) -> None:
     assert sg.train_and_evaluate(models.estimator(tmp_path), *specs()) == first
 
 
+def test_what_is_no_estimator() -> None:
+    with pytest.raises(sg.StrategyError, match="not a function and a TrainSpec and an EvalSpec"):
+        sg.train_and_evaluate(models.model_fn, *specs())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [

@@ -1,5 +1,7 @@
 """Averages: of gradients over towers, of parameters over time."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -32,10 +34,46 @@ def test_none_everywhere_stays_none() -> None:
     assert average_gradients([{"w": None}, {"w": None}]) == {"w": None}
 
 
+class Named:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_pairs_in_iterators_and_variables_known_by_name() -> None:
+    variables = [Named("w"), Named("w")]
+    ((gradient, variable),) = average_gradients(
+        zip([gradient], [variable], strict=True)
+        for gradient, variable in zip([1.0, 3.0], variables, strict=True)
+    )
+    assert gradient == 2.0
+    assert variable is variables[0]
+
+
 @pytest.mark.parametrize(
-    ("towers", "message"), [([], "no tower"), ([{"w": 1.0}, {"v": 1.0}], "tower 1 has another structure")]
+    ("towers", "message"),
+    [
+        ([], "no tower"),
+        ({"w": 1.0}, "got one dict; give a list with the gradients of each tower"),
+        (3, "got one int"),
+        ([{"w": 1.0}, {"v": 1.0}], "tower 1 has another structure"),
+        (
+            [[(1.0, "w"), (1.0, "b")], [(3.0, "b"), (3.0, "w")]],
+            "tower 1 has another variable at place 0 than tower 0: b instead of w. Give all towers the same",
+        ),
+        (
+            [[(1.0, Named("w"))], [(3.0, Named("b"))]],
+            "another variable at place 0 than tower 0: b instead of w",
+        ),
+        ([{"w": "abc"}], r"tower 0 has 'abc' as the gradient of \['w'\]; give an array, a number or None"),
+        ([[("abc", "w")]], "tower 0 has 'abc' as the gradient of w"),
+        (
+            [{"w": None}, {"w": np.ones(2)}, {"w": np.ones(1)}],
+            r"tower 2 has another shape of the gradient of \['w'\] than tower 1: \(1,\) instead of \(2,\)",
+        ),
+        ([[(np.ones(2), "w")], [(np.ones(3), "w")]], r"gradient of w than tower 0: \(3,\) instead of \(2,\)"),
+    ],
 )
-def test_what_cannot_be_averaged(towers: list[object], message: str) -> None:
+def test_what_cannot_be_averaged(towers: Any, message: str) -> None:
     with pytest.raises(StrategyError, match=message):
         average_gradients(towers)
 

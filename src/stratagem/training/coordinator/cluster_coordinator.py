@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import jax
-import numpy as np
 
 from stratagem.cluster import resolve_cluster
 from stratagem.errors import (
@@ -26,8 +25,8 @@ from stratagem.errors import (
 from stratagem.runtime import RemoteFunction, RemoteVariable, Session
 from stratagem.runtime.losses import is_lost
 from stratagem.runtime.peers import task_name
-from stratagem.runtime.shipments import is_leaf
 from stratagem.strategies import ParameterServerStrategy
+from stratagem.training.coordinator.arguments import kept_arguments
 from stratagem.training.coordinator.dispatch import Cancel, Dispatch, Fail, Order, Run
 from stratagem.training.coordinator.per_worker_dataset import PerWorkerDataset
 from stratagem.training.coordinator.remote_value import RemoteValue
@@ -136,11 +135,11 @@ class ClusterCoordinator:
 
         Raises:
             StratagemError: The first error of what was scheduled before; or anything else that raised.
+            StrategyError: The arguments cannot be given to a worker.
         """
         with self._changed:
             function = self._function(fn, assign_to, add_to)
-        kept_args, kept_kwargs = jax.tree.map(_kept, (tuple(args), dict(kwargs or {})), is_leaf=is_leaf)
-        closure = _Closure(function, kept_args, kept_kwargs)
+        closure = _Closure(function, *kept_arguments(args, kwargs))
         with self._changed:
             self._wait(lambda: not self._dispatch.is_full or self._dispatch.has_failed, "schedule")
             self._raise_error()
@@ -321,11 +320,6 @@ class ClusterCoordinator:
             self._closures.pop(number).value.settle(value)
             self._carry_out(self._dispatch.finished(worker))
         return True
-
-
-def _kept(leaf: Any) -> Any:
-    """An argument as it is now: the caller may use its memory for the next batch while this one is queued."""
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _key(variables: RemoteVariable | Sequence[RemoteVariable]) -> Any:

@@ -183,8 +183,7 @@ class DatasetService:
         if not callable(made_by) or getattr(made_by, "__module__", None) != module:
             raise DataError(f"module {module!r} defines no function {name!r}, which was to make a dataset")
         asks = len(inspect.signature(made_by).parameters) > 0
-        found: Iterable[Any] = made_by(context) if asks else made_by()
-        return found
+        return checked_batches(function, made_by(context) if asks else made_by())
 
     def _forget(self, names: Iterable[Any]) -> None:
         with self._lock:
@@ -192,3 +191,16 @@ class DatasetService:
         for stream in streams:
             if stream is not None:
                 stream.close()
+
+
+def checked_batches(function: str, made: Any) -> Iterable[Any]:
+    """What a function made, if it is a dataset.
+
+    Raises:
+        DataError: It cannot be iterated over.
+    """
+    if not isinstance(made, Iterable) and not hasattr(made, "__getitem__"):
+        raise DataError(
+            f"{function} returned {made!r:.80}; it is to return an iterable of batches, such as a generator"
+        )
+    return made  # type: ignore[no-any-return]

@@ -14,10 +14,12 @@ import selectors
 import signal
 import sys
 import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from drills.hosts import Host, enter
 from drills.processes import Marked, fork, until
 from stratagem import environment
 from stratagem.launch.plan import tf_config
@@ -25,8 +27,9 @@ from stratagem.launch.ports import ReservedPort
 from stratagem.launch.task import TaskName
 
 HERE = Path(__file__).resolve()
-TESTS, ROOT = HERE.parents[2], HERE.parents[3]
+ROOT = HERE.parents[1]
 DEADLINE = 90.0
+_PORT = 2222
 
 
 class Task:
@@ -72,14 +75,36 @@ class Task:
 
 
 class Job:
-    """The tasks of one cluster, started one by one."""
+    """The tasks of one cluster, started one by one.
 
-    def __init__(self, nursery: "Nursery", directory: Path, ps: int, workers: int) -> None:
+    Args:
+        nursery: Forks them.
+        directory: Where their outputs go.
+        ps: How many servers.
+        workers: How many workers.
+        hosts: One for each task, the servers first; without them, all are on this host.
+        environ: What all tasks have in their environment besides.
+    """
+
+    def __init__(
+        self,
+        nursery: "Nursery",
+        directory: Path,
+        ps: int,
+        workers: int,
+        hosts: Sequence[Host] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self._nursery = nursery
         self._directory = directory
+        self._environ = dict(environ or {})
         names = [*(TaskName("ps", index) for index in range(ps))]
         names += [*(TaskName("worker", index) for index in range(workers))]
-        self.addresses = dict(zip(names, nursery.reserve(len(names)), strict=True))
+        self.hosts = dict(zip(names, hosts, strict=True)) if hosts else {}
+        if hosts:
+            self.addresses = {name: f"{host.address}:{_PORT}" for name, host in self.hosts.items()}
+        else:
+            self.addresses = dict(zip(names, nursery.reserve(len(names)), strict=True))
         self._started: list[Task] = []
 
     @property
@@ -113,14 +138,15 @@ class Job:
     def _start(self, name: TaskName, argv: list[str], environ: dict[str, str]) -> Task:
         output = self._directory / f"{name.job}-{name.index}-{len(self._started)}.out"
         output.touch()
+        own = {"TF_CONFIG": tf_config(name, self.addresses)} if name in self.addresses else {}
+        host = self.hosts.get(name, self.hosts.get(TaskName("ps", 0)))
         task = self._nursery.start(
             name,
             output,
             argv=argv,
-            address=self.addresses.get(name),
-            environ={"TF_CONFIG": tf_config(name, self.addresses), **environ}
-            if name in self.addresses
-            else {},
+            address=None if self.hosts else self.addresses.get(name),
+            namespace=host and host.namespace,
+            environ={**self._environ, **own, **environ},
         )
         self._started.append(task)
         return task
@@ -138,22 +164,26 @@ class Job:
         for task in self._started:
             task.ends()
         if error is not None:
-            error.add_note(
-                "\n".join(f"--- {task.name}, ended with {task.code}:\n{task.text}" for task in self._started)
-            )
+            for task in self._started:
+                error.add_note(f"--- {task.name}, ended with {task.code}:\n{task.text}")
 
 
 class Nursery:
-    """The process that forks tasks."""
+    """The process that forks tasks.
 
-    def __init__(self) -> None:
+    Args:
+        paths: Where tasks find modules besides ours.
+        before: What to put before the command, such as `unshare --mount`.
+    """
+
+    def __init__(self, paths: Sequence[Path] = (), before: Sequence[str] = ()) -> None:
         read, write = os.pipe()
         self._marked = Marked(
-            [sys.executable, str(HERE)],
+            [*before, sys.executable, str(HERE)],
             stdin=read,
             stderr=2,
             environ={
-                "PYTHONPATH": os.pathsep.join([str(TESTS), str(ROOT)]),
+                "PYTHONPATH": os.pathsep.join(map(str, [*paths, ROOT])),
                 environment.SECRET: "known to all tasks",
                 environment.LOG_LEVEL: "info",
                 "XLA_FLAGS": "--xla_backend_optimization_level=0",
@@ -166,9 +196,21 @@ class Nursery:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def job(self, directory: Path, ps: int, workers: int) -> Job:
-        """A job of which no task runs so far."""
-        return Job(self, directory, ps, workers)
+    @property
+    def pid(self) -> int:
+        """The process itself."""
+        return self._marked.pid
+
+    def job(
+        self,
+        directory: Path,
+        ps: int,
+        workers: int,
+        hosts: Sequence[Host] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> Job:
+        """A job of which no task runs so far; the arguments are those of `Job`."""
+        return Job(self, directory, ps, workers, hosts, environ)
 
     def reserve(self, count: int) -> list[str]:
         """Addresses that no one else has."""
@@ -209,6 +251,16 @@ class Nursery:
             assert not self._marked.processes(), "something is left running"
         finally:
             self._marked.__exit__()
+
+
+@contextlib.contextmanager
+def lent(nursery: Nursery | None) -> Iterator[Nursery]:
+    """The one that is given, or else a new one for the while."""
+    if nursery is not None:
+        yield nursery
+        return
+    with Nursery() as own:
+        yield own
 
 
 # ------------------------------------------------------- the process that forks
@@ -277,6 +329,8 @@ def become(command: dict[str, Any]) -> None:
         os.dup2(source, descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.setsid()
+    if command["namespace"] is not None:
+        enter(command["namespace"])
     os.environ.update(command["environ"])
     sys.argv = command["argv"]
     if sys.argv[0] == "stratagem":
@@ -294,6 +348,7 @@ def import_everything() -> None:
         "scipy.linalg",
         "jaxlib.mlir.dialects.mhlo",
         "drills.counting_task",
+        "drills.task_words",
         "stratagem.launch.serve",
         "stratagem.launch.status",
         "stratagem.parameters.service",

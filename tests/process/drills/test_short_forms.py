@@ -1,0 +1,41 @@
+"""The drills of `make drills` in a short form: a few rounds of each, from a fixed seed.
+
+Those of the launcher, the wire, parameter servers and checkpoints stand with the tests of these; so does a link that is
+cut for long.
+"""
+
+import pytest
+
+from drills import corrupt, cut, fill, multi_worker, slow
+from drills.nursery import Nursery
+from drills.table import Outcome
+
+
+def problems(outcomes: list[Outcome]) -> list[str]:
+    """What was not survived; if nothing, but not all could be done on this machine, the test is skipped."""
+    assert outcomes
+    found = [f"{outcome.drill}: {outcome.problem}" for outcome in outcomes if outcome.problem]
+    missing = [outcome.not_run for outcome in outcomes if outcome.not_run is not None]
+    if missing and not found:
+        pytest.skip(missing[0])
+    return found
+
+
+def test_a_slow_worker_under_each_rule(nursery: Nursery) -> None:
+    assert problems(slow.drills(rounds=3, seed=1, nursery=nursery)) == []
+
+
+def test_a_link_that_is_cut_and_healed(nursery: Nursery) -> None:
+    assert problems(cut.drills(rounds=1, seed=2, nursery=nursery)) == []
+
+
+def test_what_is_damaged_on_disk(nursery: Nursery) -> None:
+    assert problems(corrupt.drills(rounds=1, seed=3, nursery=nursery)) == []
+
+
+def test_a_disk_that_gets_full() -> None:
+    assert problems(fill.drills(rounds=4, seed=4)) == []
+
+
+def test_a_worker_of_a_group_is_killed(nursery: Nursery) -> None:
+    assert problems(multi_worker.drills(rounds=2, seed=5, nursery=nursery)) == []
