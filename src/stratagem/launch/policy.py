@@ -5,7 +5,7 @@ No process, clock or signal is touched here; the supervisor carries the instruct
 - The job is done when every task but the servers has ended well. Servers that have not ended by themselves
   are then asked to.
 - A task that fails is restarted while restarts are left: alone, or the whole job as a new generation.
-- Otherwise the first failure ends all.
+- Otherwise the first failure ends all; one that was asked to end, and says so, leaves the others time to save.
 """
 
 import math
@@ -108,7 +108,8 @@ class Policy:
         servers: Those that only serve the others: the job is done without them.
         max_restarts: How many restarts the whole run may use.
         rule: Restart the failed task alone, or the whole job. An evaluator is always restarted alone.
-        grace: Seconds between SIGTERM and SIGKILL when the launcher itself is asked to stop by SIGTERM.
+        grace: Seconds between SIGTERM and SIGKILL when the launcher itself, or a task that is no server, was asked to
+            end by SIGTERM.
         wake_at: When to send `Passed` next, if at all.
     """
 
@@ -162,6 +163,9 @@ class Policy:
         failed = f"{task} failed with {describe_exit(code)}"
         if self._restarts >= self.max_restarts:
             spent = f" and {self._restarts} restarts are used up" if self._restarts else ""
+            if code == EXIT_TERMINATED and task not in self.servers:
+                text = f"{task} was asked to end{spent}: ending all, with {self.grace:g} s to save"
+                return [Say(text), *self._preempt(now)]
             return [Say(f"{failed}{spent}: ending all"), *self._stop_for_good(EXIT_FAILED, now)]
         delay = min(FIRST_DELAY * 2**self._restarts, LONGEST_DELAY)
         self._restarts += 1

@@ -83,6 +83,7 @@ class Server:
         self._done = threading.Event()
         self._has_finished = threading.Event()
         self._stopping = threading.Event()
+        self._is_asked = threading.Event()
         self._descriptions: dict[str, Callable[[], object]] = {}
         self._when_finished: list[Callable[[str], None]] = []
         self._when_leader_restarts: list[Callable[[], None]] = []
@@ -172,6 +173,17 @@ class Server:
         """Whether the job is done: every worker has finished, or was given up."""
         return self._roster.is_done
 
+    # Who was asked to end.
+
+    @property
+    def others_are_asked_to_end(self) -> bool:
+        """Whether a task has told this one, with `tell_asked_to_end`, that it was asked to end."""
+        return self._is_asked.is_set()
+
+    def tell_asked_to_end(self, tasks: Sequence[str]) -> None:
+        """Tell other tasks that this one was asked to end: they may have something to save before it is gone."""
+        self._tell(tasks, "asked_to_end", "that it was asked to end")
+
     # Life.
 
     def join(self, timeout: float | None = None) -> bool:
@@ -216,6 +228,7 @@ class Server:
             "ping": lambda request: Reply(),
             "heartbeat": self._heard,
             "finished": self._finished,
+            "asked_to_end": self._asked_to_end,
             "status": self._status,
         }
 
@@ -226,6 +239,11 @@ class Server:
 
     def _finished(self, request: Request) -> Reply:
         self._learn([request.fields["task"]])
+        return Reply()
+
+    def _asked_to_end(self, request: Request) -> Reply:
+        _log.info("%s: %s was asked to end", self.task, request.fields["task"])
+        self._is_asked.set()
         return Reply()
 
     def _learn(self, finished: list[object]) -> None:
@@ -295,15 +313,17 @@ class Server:
         if not _works(self.task) or self._has_finished.is_set():
             return
         self._has_finished.set()
+        self._tell(self.peers.tasks, "finished", "that it has finished")
 
+    def _tell(self, tasks: Sequence[str], call: str, what: str) -> None:
         def tell(name: str) -> None:
             try:
-                self.peers[name].call("finished", {"task": self.task}, timeout=FAREWELL_SECONDS, wait=False)
+                self.peers[name].call(call, {"task": self.task}, timeout=FAREWELL_SECONDS, wait=False)
             except StratagemError as error:
-                _log.info("%s could not tell %s that it has finished: %s", self.task, name, error)
+                _log.info("%s could not tell %s %s: %s", self.task, name, what, error)
 
         with ThreadPoolExecutor(_MOST_FAREWELLS) as threads:  # all at once: some may be beyond a cut link
-            list(threads.map(tell, self.peers.tasks))
+            list(threads.map(tell, tasks))
 
 
 def _own_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:

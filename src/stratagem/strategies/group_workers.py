@@ -9,6 +9,7 @@ from stratagem.collectives import Group, GroupOptions
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.strategies.own_task import worker_tasks
+from stratagem.strategies.parting import ServerParting
 from stratagem.strategies.workers import Array
 
 
@@ -43,6 +44,10 @@ class GroupWorkers:
     def gather(self, array: Array) -> Sequence[Array]:
         """The arrays of all workers, in their order."""
         return [own[0] for own in self.group.all_gather([array])]
+
+    def parting(self) -> ServerParting:
+        """How one that is asked to end lets all others know, who cannot go on without it."""
+        return ServerParting(self.server, self.group.tasks, None)
 
     def close(self) -> None:
         """Leave the others, having finished. Also done when this process ends well."""

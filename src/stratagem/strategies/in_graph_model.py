@@ -266,6 +266,9 @@ class InGraphModel:
         if callback not in self._closing:
             self._closing.append(callback)
 
+    def parting(self) -> None:
+        """See `Elsewhere`: there is nobody but this client."""
+
     def close(self) -> None:
         """Wait for what is under way, and take everything off the servers."""
         while self._closing:

@@ -21,6 +21,7 @@ from stratagem.strategies.served_gradients import served_gradients
 from stratagem.strategies.server_workers import ServerWorkers
 from stratagem.strategies.step_log import StepLog
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
+from stratagem.waist.state import Parting
 
 
 class ParameterServerEngine:
@@ -53,7 +54,7 @@ class ParameterServerEngine:
         )
         link.connect()
         overlaps = isinstance(self._options.rule, Async) and self._options.rule.overlap
-        model = _Served(plan, link, overlaps, self._workers.is_chief, state)
+        model = _Served(plan, link, overlaps, self._workers, state)
         self._workers.use(model)
         recipe = replace(state.recipe, served=model)
         empty = TrainState([], [], list(state.flat_state), None, np.int32(0), recipe)
@@ -130,16 +131,17 @@ class _Served:
         plan: Who holds what.
         link: The tie to the servers.
         overlaps: Whether to compute on while a push is under way.
-        is_chief: Whether this worker may set values.
+        workers: The workers, of whom the chief may set values.
         state: The state as it was planned.
     """
 
     def __init__(
-        self, plan: ModelPlan, link: Link, overlaps: bool, is_chief: bool, state: TrainState
+        self, plan: ModelPlan, link: Link, overlaps: bool, workers: ServerWorkers, state: TrainState
     ) -> None:
         self.plan = plan
         self.link = link
-        self.is_chief = is_chief
+        self.is_chief = workers.is_chief
+        self._workers = workers
         self.in_step = isinstance(plan.options.rule, Sync)
         self.form: TrainState = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
         self._closing: list[Callable[[], object]] = []
@@ -230,6 +232,10 @@ class _Served:
         """See `Elsewhere`."""
         if callback not in self._closing:
             self._closing.append(callback)
+
+    def parting(self) -> Parting | None:
+        """See `Elsewhere`."""
+        return self._workers.parting()
 
     def close(self) -> None:
         """Wait for what is under way, and end."""

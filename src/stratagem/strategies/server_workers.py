@@ -9,6 +9,7 @@ from stratagem.parameters.link import Link
 from stratagem.parameters.rules import Sync, UpdateRule
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
+from stratagem.strategies.parting import ServerParting
 from stratagem.strategies.workers import Array
 
 
@@ -48,6 +49,7 @@ class ServerWorkers:
         self.is_chief = is_chief
         self.shares_batches = isinstance(rule, Sync) and rule.shares_batches(len(tasks))
         self._is_sync = isinstance(rule, Sync)
+        self._chief = tasks[0]
         self._models: list[Served] = []
         self._forget_exit = at_normal_exit(self.close)
 
@@ -75,6 +77,10 @@ class ServerWorkers:
     def gather(self, array: Array) -> Sequence[Array]:
         """The arrays of all workers that train in step with this one, in their order."""
         return self.link.gather("reduce", array) if self._is_sync else [array]
+
+    def parting(self) -> ServerParting | None:
+        """How one that is asked to end lets the chief know; `None` where workers are not in step."""
+        return ServerParting(self.server, [self._chief], self._chief) if self._is_sync else None
 
     def close(self) -> None:
         """Say that this worker has finished. Also done when this process ends well."""

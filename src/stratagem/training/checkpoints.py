@@ -16,6 +16,7 @@ from stratagem.training.checkpoint_form import form_of, host_copies, named, serv
 from stratagem.training.preemption import Preempted, preemption
 from stratagem.training.restoring import restored
 from stratagem.waist import TrainState
+from stratagem.waist.state import Parting, TogetherToTheEnd
 
 _log = logging.getLogger("stratagem")
 
@@ -58,6 +59,7 @@ class Checkpointer:
         self._pending: Future[None] | None = None
         self._forget_exit: Callable[[], None] = _nothing
         self._may_stop = True
+        self._parting: Parting | None = None
         self.data: Any = None
 
     # What there is.
@@ -85,7 +87,7 @@ class Checkpointer:
                 another training or model in it, for example.
         """
         self.wait()
-        self._may_stop = may_stop(state)
+        self._meet(state)
         if not is_chief(state):
             return
         if state.recipe.served is None:
@@ -181,7 +183,7 @@ class Checkpointer:
             >>> state = checkpoints.restore(like=state) or state
         """
         self.wait()
-        self._may_stop = may_stop(like)
+        self._meet(like)
         found = restored(like, partial(self._read, form_of(like), step), step is not None)
         if found is None:
             return None
@@ -231,6 +233,8 @@ class Checkpointer:
 
         The block gives a value that is true once the signal has come; the process ends when it leaves the block
         after that, with exit code 143, when all is written. `stratagem run` gives its tasks `--grace` seconds for it.
+        Of workers in step, it is true on the chief alone, whichever of them the signal came to: the others train on
+        until the chief has saved and gone, and end then too.
 
         Example:
             >>> with checkpoints.preemption() as preempted:
@@ -240,7 +244,11 @@ class Checkpointer:
             ...             checkpoints.save(state)
             ...             break
         """
-        return preemption(lambda: self._may_stop, self.close)
+        return preemption(lambda: self._may_stop, self.close, lambda: self._parting)
+
+    def _meet(self, state: TrainState) -> None:
+        """Take note of who trains a state."""
+        self._may_stop, self._parting = may_stop(state), parting(state)
 
     def close(self) -> None:
         """Finish what is being written. Also done when the process ends.
@@ -278,6 +286,14 @@ def may_stop(state: TrainState) -> bool:
     """Whether a process may stop training by itself: nobody who has to save waits for its next step then."""
     served = state.recipe.served
     return is_chief(state) or (served is not None and not served.in_step)
+
+
+def parting(state: TrainState) -> Parting | None:
+    """How a process that is asked to end lets those know who train in step with it; `None`: there are none."""
+    served, workers = state.recipe.served, state.recipe.workers
+    if served is not None:
+        return served.parting()
+    return workers.parting() if isinstance(workers, TogetherToTheEnd) else None
 
 
 def _nothing() -> None:

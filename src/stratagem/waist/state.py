@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,26 @@ class Recipe:
     workers: "Together | None" = None
 
 
+class Parting(Protocol):
+    """Those who train in step with this process, as far as one that is asked to end has to do with them.
+
+    All of it may be used from any thread.
+    """
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether another of them has told this process that it was asked to end."""
+        ...
+
+    def tell(self) -> None:
+        """Tell those who have to know that this process was asked to end."""
+        ...
+
+    def is_alone(self) -> bool:
+        """Whether the chief has left, so that this process waits for it in vain and would not notice by itself."""
+        ...
+
+
 class Together(Protocol):
     """The processes that train a model in step.
 
@@ -57,6 +77,15 @@ class Together(Protocol):
 
     def gather(self, array: Any) -> Sequence[Any]:
         """The arrays of all of them, the chief's first; they need not have the same shape."""
+        ...
+
+
+@runtime_checkable
+class TogetherToTheEnd(Together, Protocol):
+    """The same, where each can be told by another that this one was asked to end."""
+
+    def parting(self) -> Parting:
+        """How one of them that is asked to end lets the others know."""
         ...
 
 
@@ -120,6 +149,10 @@ class Elsewhere(Protocol):
 
     def when_closing(self, callback: Callable[[], object]) -> None:
         """Call a function before the tie to the others is let go of."""
+        ...
+
+    def parting(self) -> Parting | None:
+        """How a worker that is asked to end lets the others know; `None` where nobody waits for it."""
         ...
 
 

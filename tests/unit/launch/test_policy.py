@@ -88,6 +88,32 @@ def test_who_is_preempted_may_save_with_the_servers_before_these_end() -> None:
     assert policy.handle(Exited(PS, 143), 2.1) == [Finish(143)]
 
 
+def test_a_worker_that_was_asked_to_end_leaves_the_others_time_to_save_with_the_servers() -> None:
+    policy = begun(PS, W0, W1, grace=7.0)
+    assert policy.handle(Exited(W1, 143), 1.0) == [
+        Say("worker:1 was asked to end: ending all, with 7 s to save"),
+        Send(W0, signal.SIGTERM),
+    ]
+    assert policy.wake_at == 8.0
+    assert policy.handle(Exited(W0, 143), 3.0) == [Send(PS, signal.SIGTERM)]
+    assert policy.wake_at == 8.0, "the whole takes no longer than was given"
+    assert policy.handle(Exited(PS, 143), 3.1) == [Finish(143)]
+
+
+def test_a_worker_that_was_asked_to_end_and_has_used_up_the_restarts() -> None:
+    policy = begun(PS, W0, W1, grace=7.0, max_restarts=1, rule="task")
+    assert acts(policy.handle(Exited(W1, 143), 1.0)) == [], "it is started again, and nobody else is asked"
+    assert policy.handle(Passed(), 1.5) == [Start(W1, 1)]
+    assert acts(policy.handle(Exited(W1, 143), 2.0)) == [Send(W0, signal.SIGTERM)]
+
+
+def test_without_a_server_that_was_asked_to_end_there_is_nothing_to_wait_for() -> None:
+    policy = begun(PS, W0, grace=60.0)
+    assert acts(policy.handle(Exited(PS, 143), 1.0)) == [Send(W0, signal.SIGTERM)]
+    assert policy.wake_at == 1.0 + rules.STOP_SECONDS
+    assert policy.handle(Exited(W0, -15), 1.5) == [Finish(1)]
+
+
 def test_evaluator_is_waited_for() -> None:
     policy = begun(W0, EVALUATOR)
     assert policy.handle(Exited(W0, 0), 1.0) == []
@@ -164,7 +190,7 @@ def test_interrupt_during_a_backoff_starts_nothing_more() -> None:
 
 
 events = st.one_of(
-    st.tuples(st.just("exit"), st.integers(0, 3), st.sampled_from([0, 1, -9])),
+    st.tuples(st.just("exit"), st.integers(0, 3), st.sampled_from([0, 1, 143, -9])),
     st.tuples(st.just("signal"), st.sampled_from([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]), st.just(0)),
     st.tuples(st.just("pass"), st.just(0), st.just(0)),
 )
