@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Mapping
 
-from drills.processes import Marked
+from drills.processes import Marked, is_stopped, until
 from stratagem import environment
 from stratagem.launch.plan import SERVE, tf_config
 from stratagem.launch.ports import ReservedPort
@@ -77,8 +77,10 @@ class ServedCluster:
         sock.close()
 
     def kill(self, job: str, index: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a task and, unless it only froze, wait for its end."""
+        """Send a signal to a task and wait for its end; or until all its threads stand still, if it is to freeze."""
         running = self._running[TaskName(job, index)]
         os.kill(running.pid, number)
-        if number not in (signal.SIGSTOP, signal.SIGCONT):
+        if number == signal.SIGSTOP:
+            until(f"{job}:{index} to stand still", lambda: is_stopped(running.pid))
+        elif number != signal.SIGCONT:
             running.process.wait(30)

@@ -30,6 +30,14 @@ def until(what: str, ask: Callable[[], T], seconds: float = 30.0) -> T:
     return answer
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether every thread of a process has been stopped by a signal."""
+    states = [
+        path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return set(states) == {"T"}
+
+
 def fork() -> int:
     """`os.fork`, without the warnings of libraries that a child which uses nothing of theirs can ignore."""
     with warnings.catch_warnings():
