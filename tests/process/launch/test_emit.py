@@ -25,7 +25,7 @@ SECONDS = 90
 SRUN = f"""\
 #!{sys.executable}
 # Stands in for srun: tasks of one step, in blocks, on nodes that are all this machine; ends with the worst of them.
-import os, subprocess, sys, time
+import os, subprocess, sys, threading, time
 
 options, words = {{}}, sys.argv[1:]
 while words[0].startswith("--"):
@@ -42,10 +42,19 @@ step = {{
     "SLURM_STEP_NUM_TASKS": str(tasks),
 }}
 scratch = os.path.dirname(os.path.abspath(__file__))
-running = []
+running, readers, speaking = [], [], threading.Lock()
+
+def pass_on(rank, lines):
+    for line in lines:
+        with speaking:
+            sys.stdout.buffer.write(b"%d: " % rank + line)
+            sys.stdout.buffer.flush()
+
 for rank, (node, local) in enumerate(places):
     own = {{"SLURM_PROCID": str(rank), "SLURM_NODEID": str(node), "SLURM_LOCALID": str(local)}}
-    running.append(subprocess.Popen(words, env={{**os.environ, **step, **own}}))
+    running.append(subprocess.Popen(words, env={{**os.environ, **step, **own}}, stdout=subprocess.PIPE))
+    readers.append(threading.Thread(target=pass_on, args=(rank, running[-1].stdout)))
+    readers[-1].start()
 with open(os.path.join(scratch, "tasks"), "w") as file:
     file.write(" ".join(str(task.pid) for task in running))
 codes = []
@@ -57,6 +66,8 @@ while running:
             for other in running:
                 other.terminate()
     time.sleep(0.01)
+for reader in readers:
+    reader.join()
 sys.exit(max(codes))
 """
 
@@ -138,9 +149,16 @@ def left_over(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()} - {"job.sbatch", "train.py"}
 
 
+def write_training(path: Path) -> None:
+    """A script whose workers all take part: in step, none can be late for all of it."""
+    text = EXAMPLE.read_text()
+    assert "update=sg.Async()" in text
+    path.write_text(text.replace("update=sg.Async()", "update=sg.Sync()"))
+
+
 def test_slurm_trains(slurm: Path) -> None:
     port = free_ports(2)
-    shutil.copy(EXAMPLE, slurm / "train.py")
+    write_training(slurm / "train.py")
     options = ["--workers", "2", "--nodes", "2", "--max-restarts", "1", "--port", str(port)]
     options += ["--python", sys.executable]
     code, out, err = submit(emit("slurm", *options, "train.py", directory=slurm), slurm)
@@ -279,7 +297,7 @@ def run_services(text: str, directory: Path, secret: Path) -> dict[str, str]:
 
 
 def test_compose_trains(tmp_path: Path) -> None:
-    shutil.copy(EXAMPLE, tmp_path / "train.py")
+    write_training(tmp_path / "train.py")
     text = emit("compose", "--workers", "2", "train.py", directory=tmp_path)
     make = re.search(r"^# +(\(umask .*\))$", text, re.MULTILINE)
     assert make
