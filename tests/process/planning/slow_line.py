@@ -7,8 +7,8 @@ import contextlib
 import socket
 import threading
 import time
-from types import TracebackType
-from typing import Self
+
+from drills.lines import Line
 
 _CHUNK = 32 << 10
 _AT_ONCE = 3e-4
@@ -35,46 +35,22 @@ class _Way:
         return until
 
 
-class SlowLine:
-    """Stands between a task and those who call it.
+class SlowLine(Line):
+    """A line of so many bytes per second.
 
     Args:
         address: Of the task.
         rate: Bytes per second, each way.
-
-    Attributes:
-        address: What callers are told instead.
     """
 
     def __init__(self, address: str, rate: float) -> None:
-        host, _, port = address.rpartition(":")
-        self._far = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._there, self._back = _Way(rate), _Way(rate)
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
+        super().__init__(address)
 
-    def _start(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                try:
-                    far = socket.create_connection(self._far)
-                except OSError:
-                    near.close()
-                    continue
-                for each in (near, far):
-                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._sockets += (near, far)
-                self._start(self._pass_on, near, far, self._there)
-                self._start(self._pass_on, far, near, self._back)
+    def join(self, near: socket.socket, far: socket.socket) -> None:
+        """See `Line`."""
+        self.start(self._pass_on, near, far, self._there)
+        self.start(self._pass_on, far, near, self._back)
 
     def _pass_on(self, source: socket.socket, other: socket.socket, way: _Way) -> None:
         with contextlib.suppress(OSError):
@@ -90,20 +66,3 @@ class SlowLine:
         for each in (source, other):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(10)
-        for each in self._sockets:
-            each.close()

@@ -8,17 +8,16 @@ import contextlib
 import queue
 import random
 import socket
-import threading
 import time
-from types import TracebackType
-from typing import Self
+
+from drills.lines import Line
 
 _RETRANSMISSION = 0.2
 """Seconds; the least that Linux waits before it sends a packet again."""
 
 
-class FarLine:
-    """Stands between a task and those who call it.
+class FarLine(Line):
+    """A line with a delay, and with losses.
 
     Args:
         address: Of the task.
@@ -27,42 +26,20 @@ class FarLine:
         seed: The same seed loses the same pieces of each connection.
 
     Attributes:
-        address: What callers are told instead.
         lost: How many pieces were lost so far.
     """
 
     def __init__(self, address: str, delay: float, loss: float, seed: int) -> None:
-        host, _, port = address.rpartition(":")
-        self._far = (host, int(port))
         self._delay, self._loss, self._seed = delay, loss, seed
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.lost = 0
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._start(self._accept)
+        super().__init__(address)
 
-    def _start(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                try:
-                    far = socket.create_connection(self._far)
-                except OSError:
-                    near.close()
-                    continue
-                for each in (near, far):
-                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._sockets += (near, far)
-                for source, other in ((near, far), (far, near)):
-                    under_way: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-                    self._start(self._take, source, under_way)
-                    self._start(self._bring, other, under_way)
+    def join(self, near: socket.socket, far: socket.socket) -> None:
+        """See `Line`."""
+        for source, other in ((near, far), (far, near)):
+            under_way: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+            self.start(self._take, source, under_way)
+            self.start(self._bring, other, under_way)
 
     def _take(self, source: socket.socket, under_way: "queue.SimpleQueue[tuple[float, bytes]]") -> None:
         chance = random.Random(self._seed)
@@ -88,17 +65,3 @@ class FarLine:
                 other.sendall(data)
         with contextlib.suppress(OSError):
             other.shutdown(socket.SHUT_RDWR)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for each in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(10)
-        for each in (self._listener, *self._sockets):
-            each.close()
