@@ -20,9 +20,11 @@ from stratagem.runtime.per_task import Supplier
 from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.variables import VariableStore
 from stratagem.runtime.wire import Fields, Handler, Reply, Request, Response
+from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.peer import DEFAULT_TIMEOUT
 
 _MOST_FETCHES = 64
+_SECONDS_TO_ANSWER = 5.0
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -145,8 +147,8 @@ class Executor:
         supplied = self._supplied(inputs)
         if supplied is None:
             return Reply({"unsuitable": True})
-        seconds = DEFAULT_TIMEOUT if request.timeout is None else request.timeout
-        values = {**supplied, **self._fetch(inputs, seconds)}
+        deadline = _for_other_tasks(request)
+        values = {**supplied, **self._fetch(inputs, deadline)}
         written = {name for target in outputs if (name := self._name_here(target)) is not None}
         for index, source in enumerate(inputs):
             if source[0] == TENSOR:
@@ -168,7 +170,7 @@ class Executor:
             returned = [np.asarray(result) for target, result in pairs if target[0] == RETURN]
         self._deliver(
             [pair for pair in pairs if pair[0][0] in (ASSIGN, ADD) and self._name_here(pair[0]) is None],
-            seconds,
+            deadline,
         )
         return Reply(tensors=returned)
 
@@ -200,7 +202,7 @@ class Executor:
         written = {self._name_here(target) for target in outputs}
         return {name for name, count in read.items() if name is not None and count == 1 and name in written}
 
-    def _fetch(self, inputs: Iterable[list[Any]], seconds: float) -> dict[int, Any]:
+    def _fetch(self, inputs: Iterable[list[Any]], deadline: Deadline) -> dict[int, Any]:
         """The values of variables of other tasks, with one call to each of them, all at the same time."""
         wanted = defaultdict(list)
         for index, source in enumerate(inputs):
@@ -209,7 +211,7 @@ class Executor:
 
         def fetch(task: str) -> list[np.ndarray[Any, Any]]:
             names = [name for _, name in wanted[task]]
-            return self._call(task, "variable.read", names, (), seconds).tensors
+            return self._call(task, "variable.read", names, (), deadline).tensors
 
         return {
             index: value
@@ -217,7 +219,7 @@ class Executor:
             for (index, _), value in zip(wanted[task], values, strict=True)
         }
 
-    def _deliver(self, values: list[tuple[list[Any], jax.Array]], seconds: float) -> None:
+    def _deliver(self, values: list[tuple[list[Any], jax.Array]], deadline: Deadline) -> None:
         """Assign results to variables of other tasks, or add them, with one call of each kind to each task."""
         elsewhere = defaultdict(list)
         for (what, task, name), value in values:
@@ -231,20 +233,26 @@ class Executor:
                 for name, tensor in zip(names, tensors, strict=True):
                     self._store.add(name, tensor)
             else:
-                self._call(task, f"variable.{what}", list(names), tensors, seconds)
+                self._call(task, f"variable.{what}", list(names), tensors, deadline)
 
         self._at_once(deliver, elsewhere)
 
     def _call(
-        self, task: str, call: str, names: list[str], tensors: Sequence[Any], seconds: float
+        self, task: str, call: str, names: list[str], tensors: Sequence[Any], deadline: Deadline
     ) -> Response:
         """Call another task; one that was there before and is gone is not waited for: its variables went with it."""
         peer = self._peers[task]
-        return peer.call(call, {"names": names}, tensors, timeout=seconds, wait=not peer.was_reached)
+        return peer.call(call, {"names": names}, tensors, timeout=deadline.left(), wait=not peer.was_reached)
 
     def _at_once(self, call: Callable[[K], T], tasks: Collection[K]) -> list[T]:
         """Call several tasks at the same time; one alone from this thread, so that it waits for no other."""
         return [call(task) for task in tasks] if len(tasks) == 1 else list(self._threads.map(call, tasks))
+
+
+def _for_other_tasks(request: Request) -> Deadline:
+    """How long a call may wait for other tasks: less than its caller does, who is then told whom it waited for."""
+    seconds = DEFAULT_TIMEOUT if request.timeout is None else request.timeout
+    return Deadline(seconds - min(seconds / 4, _SECONDS_TO_ANSWER))
 
 
 def _names(request: Request) -> list[str]:
