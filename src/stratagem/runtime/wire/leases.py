@@ -1,5 +1,6 @@
 """Arrays of shared memory that are lent out: when the last of them is gone, their connection may be used again."""
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -21,8 +22,9 @@ class Lease:
         """The same bytes, which keep the lease alive for as long as they or any view of them live."""
         return np.asarray(_Loan(array, self))
 
-    def __del__(self) -> None:
-        self._over()
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ends():  # the modules that a pool needs are gone by then, and nobody calls any more
+            self._over()
 
 
 class _Loan:
