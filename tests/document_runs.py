@@ -21,13 +21,12 @@ def prepare(page: str, directory: Path) -> None:
             path.write_text(block.text)
 
 
-def follow(command: Command, directory: Path, compiled: Path) -> str:
+def follow(command: Command, directory: Path) -> str:
     """Run a command of a page, and give what it printed.
 
     Args:
         command: The command.
         directory: The page's own.
-        compiled: Where programs that were compiled before are found, since pages compile much the same.
 
     Raises:
         AssertionError: It did not do what the page promises.
@@ -39,9 +38,6 @@ def follow(command: Command, directory: Path, compiled: Path) -> str:
             **os.environ,
             "PATH": f"{_binaries()}{os.pathsep}{os.environ['PATH']}",
             "KERAS_BACKEND": "jax",
-            "JAX_COMPILATION_CACHE_DIR": str(compiled),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiling is most of what a short script costs
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -55,10 +51,10 @@ def follow(command: Command, directory: Path, compiled: Path) -> str:
     return said
 
 
-def run_page(page: str, directory: Path, compiled: Path) -> int:
+def run_page(page: str, directory: Path) -> int:
     """Run all that a page has to run, one after the other; how much that was."""
     prepare(page, directory)
-    return len([follow(command, directory, compiled) for command in runs_of(page)])
+    return len([follow(command, directory) for command in runs_of(page)])
 
 
 def _binaries() -> Path:

@@ -1,4 +1,4 @@
-"""Scripts of users, for tests that run them as processes; what one of them has compiled, others need not."""
+"""Scripts of users, for tests that run them as processes, and compile little."""
 
 import textwrap
 from collections.abc import Callable, Iterator
@@ -11,8 +11,9 @@ ScriptWriter = Callable[[str], Path]
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Most of what a small job takes is XLA's compiling."""
+    """Most of what a small job takes is compiling: no process does it thoroughly, or where another has before."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
         patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         yield

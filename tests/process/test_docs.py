@@ -23,9 +23,8 @@ def ends(
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.module is request.module and hasattr(item, "callspec")
     ]
-    compiled = tmp_path_factory.mktemp("compiled")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {page: pool.submit(run_page, page, tmp_path_factory.mktemp("page"), compiled) for page in asked}
+        yield {page: pool.submit(run_page, page, tmp_path_factory.mktemp("page")) for page in asked}
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -38,9 +37,9 @@ def test_there_are_pages() -> None:
     assert len(PAGES) > 10
 
 
-def test_compiled_programs_are_shared(tmp_path: Path) -> None:
+def test_compiled_programs_are_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, running every page takes minutes more."""
-    page = "docs/strategies/one_device.md"
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
     (tmp_path / "page").mkdir()
-    run_page(page, tmp_path / "page", tmp_path / "compiled")
+    run_page("docs/strategies/one_device.md", tmp_path / "page")
     assert list((tmp_path / "compiled").iterdir())

@@ -21,12 +21,12 @@ Printed = Callable[[str], str]
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
     """What a command of README prints; each is run once."""
-    directory, compiled = tmp_path_factory.mktemp("readme"), tmp_path_factory.mktemp("compiled")
+    directory = tmp_path_factory.mktemp("readme")
     prepare("README.md", directory)
 
     @cache
     def output(command: str) -> str:
-        return follow(RUNS[command], directory, compiled)
+        return follow(RUNS[command], directory)
 
     return output
 

@@ -15,6 +15,7 @@ import optax
 
 import stratagem as sg
 from benchmarks.parameter_servers.task import Run, Task
+from stratagem.parameters.delivery import Contribution
 from stratagem.runtime.wire import empty_aligned
 
 SHAPES = ((5000, 4000), (1250, 4000))
@@ -27,12 +28,12 @@ def push_and_pull(task: Task) -> Run:
     strategy = sg.ParameterServerStrategy(update=sg.Async())
     state = strategy.init(_filled(0.0), optax.adam(LEARNING_RATE))
     link: Any = state.recipe.served.link  # type: ignore[union-attr]
-    grads = _filled(GRADIENT)
+    brought = Contribution(1, [_filled(GRADIENT)])
 
     def run(turns: Iterable[object]) -> tuple[int, float]:
         outcome = link.pull()
         for _ in turns:
-            outcome = link.push(1, [grads])
+            outcome = link.push(brought)
         return int(outcome.step), float(outcome.leaves[0][0][0, 0])
 
     return run

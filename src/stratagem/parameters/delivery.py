@@ -1,7 +1,8 @@
 """One push on its way: sent to every server that has to do with it, asked after until all have made use of it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from stratagem.errors import RolledBack
@@ -25,16 +26,32 @@ class Asked(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Contribution:
+    """What a worker brings to an update.
+
+    Attributes:
+        rows: How many examples it is of; none: there are no gradients.
+        gradients: For each server, those of its pieces.
+        commons: What all gradients have in common.
+        metrics: To be averaged over the pushes of one update.
+        base: The step of the parameters that the gradients were computed on; the newest heard of by default.
+    """
+
+    rows: int
+    gradients: Pieces
+    commons: Sequence[Array] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    base: int | None = None
+
+
 class Delivery:
     """One attempt to bring a push to its servers.
 
     Args:
         push: The push.
-        model: The model's name.
         epoch: The stretch of history that it belongs to.
-        gradients: For each server, those of its pieces.
-        commons: What all gradients have in common.
-        metrics: For server 0, to be averaged over the pushes of one update.
+        brought: What it brings.
         ask: Sends a call to a server.
         waiting: Called with those that server 0 waits for, and for how long it has.
 
@@ -45,20 +62,14 @@ class Delivery:
     def __init__(
         self,
         push: Push,
-        model: str,
         epoch: str,
-        gradients: Pieces,
-        commons: Sequence[Array],
-        metrics: dict[str, float],
+        brought: Contribution,
         ask: Callable[[int, str, Fields, Sequence[Array]], Asked],
         waiting: Callable[[list[str], float], None],
     ) -> None:
         self._push = push
         self.epoch = epoch
-        self._model = model
-        self._gradients = gradients
-        self._commons = commons
-        self._metrics = metrics
+        self._brought = brought
         self._ask = ask
         self._waiting = waiting
         self._asked: dict[int, Asked] = {}
@@ -70,14 +81,14 @@ class Delivery:
         self._asked[server] = self._ask_it(server)
 
     def _ask_it(self, server: int, again: bool = False) -> Asked:
+        brought = self._brought
         fields = {
-            "model": self._model,
             "epoch": self.epoch,
             "push": list(self._push),
             "again": again,
-            "metrics": self._metrics if server == 0 else {},
+            "metrics": brought.metrics if server == 0 else {},
         }
-        tensors = [*self._gradients[server], *self._commons] if self._push.rows and not again else ()
+        tensors = [*brought.gradients[server], *brought.commons] if brought.rows and not again else ()
         return self._ask(server, protocol.PUSH, fields, tensors)
 
     def answer(self, server: int) -> Response:
@@ -107,8 +118,7 @@ class Delivery:
     def again(self) -> "Delivery":
         """Another attempt, after this one has failed."""
         self.abandon()
-        told = self._gradients, self._commons, self._metrics
-        return Delivery(self._push, self._model, self.epoch, *told, self._ask, self._waiting)
+        return Delivery(self._push, self.epoch, self._brought, self._ask, self._waiting)
 
     def abandon(self) -> None:
         """Listen to nobody any more."""

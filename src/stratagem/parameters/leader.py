@@ -1,24 +1,24 @@
-"""What server 0 does for all servers of a model: carries out what the authority decides, opens, cuts, recovers."""
+"""What server 0 does for all servers of a model: carries out what the authority decides, opens it, brings it back."""
 
 import logging
 import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
-from stratagem.errors import KeepError, RemoteError, RolledBack, StratagemError, StrategyError
-from stratagem.keep import Cut, Manifest, ShardRecord, TensorEntry
+from stratagem.errors import KeepError, RemoteError, RolledBack
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import Authority, Decision
-from stratagem.parameters.cutting import KEPT_CUTS, shard_name
+from stratagem.parameters.bulletin import Bulletin
+from stratagem.parameters.fellows import Fellows
 from stratagem.parameters.gatherings import Gatherings
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
+from stratagem.parameters.snapshots import LONG, Snapshots
 from stratagem.parameters.store import Array
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.wire import Fields
@@ -26,9 +26,6 @@ from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")
 _HOLD_SECONDS = 30.0
-_CUT_SECONDS = 600.0
-_REMEMBERED = 16
-T = TypeVar("T")
 
 
 class Leader:
@@ -41,6 +38,7 @@ class Leader:
 
     Attributes:
         authority: The book; `changed` guards it, and tells of every change in it.
+        bulletin: What workers leave here for one another.
         is_open: Whether the model is being trained.
     """
 
@@ -49,26 +47,19 @@ class Leader:
         self.part = part
         self.authority = Authority(config.rule, len(config.workers), config.participants)
         self.gatherings = Gatherings()
+        self.bulletin = Bulletin(config.workers)
         self.changed = threading.Condition()
         self.is_open = False
         self.epoch: str | None = None
-        self._peers = peers
+        self._fellows = Fellows(config, peers)
+        self._snapshots = Snapshots(part, self._fellows)
         self._start = start
         self._opening = threading.Lock()
         self._starts: list[str] = []
         self._lost = ""
         self._partials: dict[int, dict[int, Sequence[Array]]] = defaultdict(dict)
         self._commons: dict[int, Sequence[Array]] = {}
-        self._metrics: dict[tuple[int, str, int], dict[str, float]] = {}
-        self._digests: dict[int, tuple[str, bytes]] = {}
         self._holders: dict[str, float] = {}
-        self._cut_at = time.monotonic()
-        self._cut_step = 0
-        self._is_cutting = False
-        self._history = 0
-        self._committing = threading.Lock()
-        self._notes: dict[str, bytes] = {}
-        self._threads = ThreadPoolExecutor(max(1, len(config.servers)), thread_name_prefix="stratagem-leader")
 
     # Pushes.
 
@@ -122,23 +113,6 @@ class Leader:
                 _log.error("model %s cannot go on and has to go back: %s", self.part.config.name, why)
                 self.is_open = False
                 self.changed.notify_all()
-
-    def note(self, push: Push, metrics: dict[str, float]) -> None:
-        """Take the metrics of a push down: of those that make one update, each worker is told the means."""
-        with self.changed:
-            self._metrics[push[:3]] = metrics
-            while len(self._metrics) > _REMEMBERED * len(self.part.config.workers):
-                del self._metrics[next(iter(self._metrics))]
-
-    def means(self, decision: Decision) -> dict[str, float]:
-        """The means of the metrics over the rows of all pushes of an update; nothing where none were told."""
-        if not self._metrics:
-            return {}
-        with self.changed:
-            told = [(push.rows, self._metrics.get(push[:3], {})) for push in decision.pushes if push.rows]
-        rows = sum(count for count, _ in told)
-        names = told[0][1] if told else {}
-        return {name: sum(count * metrics.get(name, 0.0) for count, metrics in told) / rows for name in names}
 
     def may_go_on(self, epoch: str, worker: int, end: float) -> list[int]:
         """For whom a worker must wait: nobody, or those who have not come by the end."""
@@ -227,31 +201,6 @@ class Leader:
             if not self.authority.member(worker).has_gone
         }
 
-    def same(self, worker: int, number: int, digest: bytes) -> None:
-        """Raise unless a worker's data begin as those of the first one who told.
-
-        Raises:
-            StrategyError: They differ.
-        """
-        task = self.part.config.workers[worker]
-        with self.changed:
-            first, expected = self._digests.setdefault(number, (task, digest))
-        if expected != digest:
-            raise StrategyError(f"the first batch of {task} is not that of {first}")
-
-    def note_down(self, key: str, note: bytes) -> None:
-        """The chief leaves a note for the other workers."""
-        with self.changed:
-            self._notes[key] = note
-            self.changed.notify_all()
-
-    def noted(self, key: str, end: float) -> bytes | None:
-        """What the chief has noted under a key; `None` if there is nothing by the end."""
-        with self.changed:
-            while key not in self._notes and self.changed.wait(max(0.0, end - time.monotonic())):
-                pass
-            return self._notes.get(key)
-
     # Standing still.
 
     def hold(self, holder: str) -> int:
@@ -305,7 +254,7 @@ class Leader:
         step = self.hold(holder)
         try:
             # A cut that was decided before is of the old values everywhere: each server makes it before it takes these.
-            self._everywhere(
+            self._fellows.everywhere(
                 lambda server: self._take(server, token, step, False) if server in servers else None
             )
         finally:
@@ -314,15 +263,11 @@ class Leader:
     def _replace(self, token: str, servers: Sequence[int], step: int) -> None:
         config, reached = self.part.config, self.authority.step
         self._close()
-        with self._committing:  # a cut of what was before must not be finished after this
-            self._history += 1
-        self._everywhere(lambda server: self._take(server, token if server in servers else "", step, True))
-        if self.part.cuts is not None:
-            later = [found for found in self.part.cuts.steps() if found >= step]
-            for found in later:
-                self.part.cuts.remove(found)
-            for server in range(1, len(config.servers)):
-                self._call(server, protocol.FORGET, {"steps": later})
+        self._snapshots.void()  # a cut of what was before must not be finished after this
+        self._fellows.everywhere(
+            lambda server: self._take(server, token if server in servers else "", step, True)
+        )
+        self._snapshots.forget_from(step)
         _log.info("model %s: the chief has set all values; from step %d to %d", config.name, reached, step)
         self._begin(step, self.authority.applied, self._starts, cuts=True)
 
@@ -331,7 +276,7 @@ class Leader:
             self.part.take(token, step, is_anew)
             return
         told = {"token": token, "step": step, "is_anew": is_anew}
-        answer = self._call(server, protocol.TAKE, told, seconds=_CUT_SECONDS)
+        answer = self._fellows.call(server, protocol.TAKE, told, seconds=LONG)
         if answer[protocol.STATE] == protocol.ROLLED_BACK:
             raise RolledBack(str(answer["why"]))
 
@@ -345,11 +290,8 @@ class Leader:
 
     def _compare(self, starts: list[str]) -> Fields | None:
         """What to tell a worker that knows of other starts of the servers than there are now."""
-        found = [self._start]
         try:
-            for task in self.part.config.servers[1:]:
-                self._peers[task].call("ping", timeout=protocol.CALL_SECONDS, wait=False)
-                found.append(str(self._peers[task].info["incarnation"]))
+            found = [self._start, *self._fellows.incarnations()]
         except RemoteError as error:
             return {protocol.STATE: protocol.WAIT, "why": f"a server does not answer: {error}"}
         if found == starts:
@@ -361,13 +303,12 @@ class Leader:
         was_open, reached = self.epoch is not None, self.authority.step
         self._close()
         try:
-            cut = self._newest()
+            cut = self._snapshots.restore()
         except RemoteError as error:
             return {protocol.STATE: protocol.WAIT, "why": f"a server does not answer: {error}"}
         if cut is not None:
             step = cut.manifest.step
             applied = {int(worker): tuple(told) for worker, told in cut.manifest.meta["applied"].items()}
-            self.part.kept.rewind(step)
             if was_open:
                 _log.warning(
                     "model %s: a server was lost, all go back from step %d to the cut of step %d: %d updates are lost",
@@ -412,25 +353,6 @@ class Leader:
             self._commons.clear()
             self.changed.notify_all()
 
-    def _newest(self) -> Cut | None:
-        """The newest cut that every server can read; all have its values then."""
-        if self.part.cuts is None or self.part.cuts.latest() is None:
-            return None
-        return self.part.cuts.newest_readable(self._restore_all)
-
-    def _restore_all(self, cut: Cut) -> None:
-        def restore(server: int) -> None:
-            record = cut.manifest.record(shard_name(server))
-            if server == 0:
-                self.part.restore(cut.manifest.step, record)
-            else:
-                fields = {"step": cut.manifest.step, "record": record.to_dict()}
-                self._call(server, protocol.RESTORE, fields)
-
-        for problem in self._everywhere(_caught(restore)):
-            if problem is not None:
-                raise problem
-
     def _begin(
         self, step: int, applied: dict[int, tuple[str, int]], starts: list[str], cuts: bool = False
     ) -> None:
@@ -448,84 +370,28 @@ class Leader:
             if server == 0:
                 self.part.filled.begin(epoch)
             else:
-                self._call(server, protocol.BEGIN, {"epoch": epoch})
+                self._fellows.call(server, protocol.BEGIN, {"epoch": epoch})
 
-        self._everywhere(begin)
+        self._fellows.everywhere(begin)
         with self.changed:
             self.authority.rewind(step, applied)
             self.epoch, self._starts = epoch, starts
-            self._cut_step, self._cut_at = step, time.monotonic()
-            self._is_cutting = self.authority.cut_wanted = False  # what was to be cut is of the past
-            with self._committing:
-                self._history += 1
-        if self.part.cuts is not None and (cuts or self.part.cuts.latest() is None):
-            self._everywhere(lambda server: self._cut_now(server, step))
-            self._finish_cut(step, applied, self._history, is_needed=True)
+            self.authority.cut_wanted = False
+            self._snapshots.rewound(step)
+        if self._snapshots.are_made and (cuts or not self._snapshots.are_there):
+            self._snapshots.make_now(step, applied)
         with self.changed:
             self.is_open = True
             self.changed.notify_all()
 
     # Cuts.
 
-    def _cut_now(self, server: int, step: int) -> None:
-        if server == 0:
-            self.part.cut_now(step)
-        else:
-            self._call(server, protocol.CUT, {"step": step, "now": True}, seconds=_CUT_SECONDS)
-
     def cut(self, step: int, values: list[Array]) -> None:
-        """Server 0 has made the update after which all copy their values: write, and finish the cut when all have."""
+        """See `Lead`: write what server 0 copied, and finish the cut when all have written theirs."""
         with self.changed:
             applied = self.authority.applied_at_cut
         self.part.cut(step, values)
-        self._threads.submit(self._finish_cut, step, applied, self._history)
-
-    def _finish_cut(
-        self, step: int, applied: dict[int, tuple[str, int]], history: int, is_needed: bool = False
-    ) -> None:
-        config, cuts = self.part.config, self.part.kept
-        try:
-            records = self._everywhere(lambda server: self._record(server, step))
-            tensors = {
-                name: TensorEntry.joined([(records[server], key) for server, key in pieces])
-                for name, pieces in config.tensors
-            }
-            meta = {
-                "applied": {str(worker): list(told) for worker, told in applied.items()},
-                "model": config.name,
-            }
-            with self._committing:
-                if history != self._history:
-                    raise RolledBack("the servers have gone on from another step since")
-                cuts.commit(Manifest(step, records, tensors, meta))
-            _log.info("model %s: a cut of step %d is in %s", config.name, step, cuts.root)
-            self._prune()
-        except Exception as error:
-            _log.warning("model %s: there is no cut of step %d: %s", config.name, step, error)
-            if is_needed:
-                raise
-        finally:
-            with self.changed:
-                if history == self._history:
-                    self._is_cutting = False
-                    self._cut_at, self._cut_step = time.monotonic(), step
-
-    def _prune(self) -> None:
-        """Remove old cuts; the other servers' disks may be their own."""
-        try:
-            removed = self.part.kept.prune(KEPT_CUTS)
-            for server in range(1, len(self.part.config.servers)):
-                self._call(server, protocol.FORGET, {"steps": removed})
-        except StratagemError as error:
-            _log.warning("model %s: old cuts could not be removed: %s", self.part.config.name, error)
-
-    def _record(self, server: int, step: int) -> ShardRecord:
-        if server == 0:
-            return self.part.written(step, _CUT_SECONDS)
-        if server not in self.part.config.participants:  # no part in updates, so it does not hear of cuts
-            self._call(server, protocol.CUT, {"step": step, "now": True}, seconds=_CUT_SECONDS)
-        answer = self._call(server, protocol.CUT, {"step": step, "now": False}, seconds=_CUT_SECONDS)
-        return ShardRecord.from_dict(answer["record"])
+        self._snapshots.finish_later(step, applied)
 
     # Time.
 
@@ -545,33 +411,12 @@ class Leader:
             )
             self.release(holder)
         with self.changed:
-            if (
-                self.is_open
-                and self.part.cuts is not None
-                and not self._is_cutting
-                and now - self._cut_at >= self.part.config.snapshot_secs
-                and self.authority.step > self._cut_step
-            ):
-                self._is_cutting = self.authority.cut_wanted = True
+            if self.is_open and self._snapshots.begin_if_due(now, self.authority.step):
+                self.authority.cut_wanted = True
             given_up = [worker for worker in silent if not self.authority.member(worker).has_gone]
         for worker in given_up:
             self.leave(worker, "given up")
         return given_up
-
-    # The other servers.
-
-    def _call(self, server: int, call: str, fields: Fields, seconds: float = protocol.CALL_SECONDS) -> Fields:
-        task = self.part.config.servers[server]
-        told = {"model": self.part.config.name, **fields}
-        return self._peers[task].call(call, told, timeout=seconds, wait=False).fields
-
-    def _everywhere(self, act: Callable[[int], T]) -> list[T]:
-        """Do something on every server at once."""
-        servers = range(len(self.part.config.servers))
-        if len(servers) == 1:
-            return [act(0)]
-        with ThreadPoolExecutor(len(servers)) as threads:
-            return list(threads.map(act, servers))
 
     def describe(self) -> dict[str, Any]:
         """How the training stands, for the status."""
@@ -591,23 +436,10 @@ class Leader:
                 },
                 "active": self.names(sorted(self.authority.active)),
                 "waits_for": self.names(self.authority.missing()),
-                "last_cut": self._cut_step if self.part.cuts is not None else None,
+                "last_cut": self._snapshots.newest if self._snapshots.are_made else None,
             }
 
     def close(self) -> None:
         """End its threads."""
         self._close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _caught(act: Callable[[int], None]) -> Callable[[int], KeepError | None]:
-    """The same, with errors of what is kept as results: all servers are to try before one is looked at."""
-
-    def caught(server: int) -> KeepError | None:
-        try:
-            act(server)
-        except KeepError as error:
-            return KeepError(first_line(error))
-        return None
-
-    return caught
+        self._snapshots.close()

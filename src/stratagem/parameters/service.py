@@ -173,7 +173,7 @@ class ParameterService:
 
     def _same(self, request: Request) -> Reply:
         fields = request.fields
-        self._leader(request).same(fields["worker"], fields["number"], fields["digest"])
+        self._leader(request).bulletin.check_same(fields["worker"], fields["number"], fields["digest"])
         return Reply()
 
     def _gather(self, request: Request) -> Reply:
@@ -205,7 +205,7 @@ class ParameterService:
         if not fields["again"]:
             store.stage(push, request.tensors)
             if leader is not None and fields["metrics"]:
-                leader.note(push, fields["metrics"])
+                leader.bulletin.add_metrics(push, fields["metrics"])
         is_here = not fields["again"] or store.has(push)
         decision, waiting = part.lead.decide(epoch, push, end, is_here)
         if decision is None and not is_here:
@@ -221,7 +221,7 @@ class ParameterService:
             ahead_of = leader.may_go_on(epoch, push.worker, end)
             if ahead_of:
                 return Reply({STATE: PENDING, "waiting": leader.names(ahead_of)})
-            told["metrics"] = leader.means(decision)
+            told["metrics"] = leader.bulletin.means(decision)
         if decision.kind == COUNTED:
             return Reply(told)
         told["update"] = decision.step
@@ -309,12 +309,12 @@ class ParameterService:
         return Reply({STATE: OK, "record": record.to_dict()})
 
     def _note(self, request: Request) -> Reply:
-        self._leader(request).note_down(request.fields["key"], request.take(0).tobytes())
+        self._leader(request).bulletin.note(request.fields["key"], request.take(0).tobytes())
         return Reply({STATE: OK})
 
     def _noted(self, request: Request) -> Reply:
         leader = self._leader(request)
-        found = leader.noted(request.fields["key"], _end(request))
+        found = leader.bulletin.noted(request.fields["key"], _end(request))
         told = {STATE: PENDING if found is None else OK, "step": leader.authority.step}
         return Reply(told, [] if found is None else [np.frombuffer(found, np.uint8)])
 

@@ -11,9 +11,11 @@ import numpy as np
 
 from stratagem.errors import StrategyError
 from stratagem.keep import ShardRecord, TensorEntry
+from stratagem.parameters.delivery import Contribution
 from stratagem.parameters.link import Link, Outcome
 from stratagem.parameters.planning import JobOptions, ModelPlan
 from stratagem.parameters.rules import Async, Sync
+from stratagem.parameters.tie import Tie
 from stratagem.strategies.engines import Step
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.rows import count_rows
@@ -45,17 +47,13 @@ class ParameterServerEngine:
         """Bring a state to the servers, or join those who have; what comes back has the parameters only."""
         plan = ModelPlan(f"model-{self._models}", state, state.recipe.names, self._options)
         self._models += 1
-        link = Link(
-            self._workers.server,
-            self._workers.index,
-            self._workers.is_chief,
-            plan,
-            lambda: plan.initial(state),
-        )
-        link.connect()
+        workers = self._workers
+        tie = Tie(workers.server, workers.index, workers.is_chief, plan, lambda: plan.initial(state))
+        tie.connect()
+        link = Link(tie)
         overlaps = isinstance(self._options.rule, Async) and self._options.rule.overlap
-        model = _Served(plan, link, overlaps, self._workers, state)
-        self._workers.use(model)
+        model = _Served(plan, link, overlaps, workers, state)
+        workers.use(model)
         recipe = replace(state.recipe, served=model)
         empty = TrainState([], [], list(state.flat_state), None, np.int32(0), recipe)
         return model.renewed(empty, link.pull())
@@ -86,9 +84,8 @@ class ParameterServerEngine:
                 )
                 gradients = model.plan.scatter([_host(grad) for grad in grads])
             told = {name: float(value) for name, value in own.items()} if averages else {}
-            outcome = model.push(
-                rows, gradients, [_host(common) for common in commons], told, int(state.step)
-            )
+            shared = [_host(common) for common in commons]
+            outcome = model.push(Contribution(rows, gradients, shared, told, int(state.step)))
             metrics = dict(outcome.metrics) if averages and outcome.metrics else own
             log.count(rows, outcome.update, metrics)
             kept = replace(state, flat_state=list(others))
@@ -149,13 +146,13 @@ class _Served:
         self._overlaps = overlaps
         self._under_way: Callable[[], Outcome] | None = None
 
-    def push(self, rows: int, gradients: Any, commons: Any, metrics: dict[str, float], base: int) -> Outcome:
+    def push(self, brought: Contribution) -> Outcome:
         """Push; with overlap, start to, and come back with what the push before it brought."""
         if not self._overlaps:
-            return self.link.push(rows, gradients, commons, metrics, base)
+            return self.link.push(brought)
         before = self.settle()
-        self._under_way = self.link.begin(rows, gradients, commons, metrics, base)
-        return before or Outcome("begun", base)
+        self._under_way = self.link.begin(brought)
+        return before or Outcome("begun", brought.base or 0)
 
     def settle(self) -> Outcome | None:
         """Wait for the push that is under way, if there is one; what came of it."""
@@ -221,12 +218,12 @@ class _Served:
 
     def note(self, what: str, note: bytes) -> None:
         """See `Elsewhere`."""
-        self.link.note(what, note)
+        self.link.meetings.note(what, note)
 
     def noted(self, what: str) -> bytes | None:
         """See `Elsewhere`."""
         self.settle()
-        return self.link.noted(what)
+        return self.link.meetings.noted(what)
 
     def when_closing(self, callback: Callable[[], object]) -> None:
         """See `Elsewhere`."""

@@ -76,7 +76,7 @@ class ServerWorkers:
 
     def gather(self, array: Array) -> Sequence[Array]:
         """The arrays of all workers that train in step with this one, in their order."""
-        return self.link.gather("reduce", array) if self._is_sync else [array]
+        return self.link.meetings.gather("reduce", array) if self._is_sync else [array]
 
     def parting(self) -> ServerParting | None:
         """How one that is asked to end lets the chief know; `None` where workers are not in step."""

@@ -78,6 +78,6 @@ class ServerFeed:
 
     def _check_same(self, number: int, batch: Any) -> None:
         try:
-            self._workers.link.check_same(number, digest(batch))
+            self._workers.link.meetings.check_same(number, digest(batch))
         except StrategyError as error:
             raise DataError(f"{error}: {HOW_TO_SHARE}") from error

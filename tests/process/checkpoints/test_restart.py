@@ -12,8 +12,6 @@ from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from stratagem import Checkpointer
 
-XLA_FLAGS = "--xla_backend_optimization_level=0"
-"""As forked tasks have it: the same bits come of the same arithmetic only."""
 PRELUDE = """
 import os, signal, sys, time
 from pathlib import Path
@@ -92,7 +90,7 @@ def test_a_killed_worker_costs_only_the_steps_since_the_last_checkpoint(
     for place in (quiet, killed):
         place.mkdir()
     options = ["--workers", "2", "--max-restarts", "1"]
-    with launcher(*options, path, killed, "22", "killed", environ={"XLA_FLAGS": XLA_FLAGS}) as job:
+    with launcher(*options, path, killed, "22", "killed") as job:
         for said in run_quietly(new_job(0, 2), path, quiet, "22"):
             assert "begins at 0" in said
         code, out, err = job.finish(120)

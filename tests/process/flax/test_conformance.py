@@ -42,7 +42,6 @@ class Job:
         environ = {
             "FLAX_DEVICES": str(self.devices),
             "PYTHONPATH": str(SCRIPT.parents[2]),
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiling is most of what this costs
         }
         done = subprocess.run(
             [sys.executable, *launcher, str(SCRIPT), str(path), self.cases, *self.strategies.values()],

@@ -1,6 +1,5 @@
 """The examples for Flax and Equinox run, alone and as clusters, and learn."""
 
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,6 @@ def run(*argv: str) -> str:
     done = subprocess.run(
         [sys.executable, *argv, "--epochs", "2"],
         cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"},
         capture_output=True,
         text=True,
         timeout=240,

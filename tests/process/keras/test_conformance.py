@@ -151,13 +151,6 @@ class Job:
 @pytest.fixture(scope="module")
 def job_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
     """Starts what a strategy needs, once; what has become of it."""
-    environ = {
-        "PYTHONPATH": str(JOB.parents[2]),
-        # Compiling is most of what these jobs cost, and all compile much the same.
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
-    }
 
     @cache
     def done(place: int) -> tuple[str, Path]:
@@ -170,7 +163,7 @@ def job_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
         ]
         ended = subprocess.run(
             [*start.command, str(directory), *asked],
-            env={**os.environ, **environ, "KERAS_DEVICES": str(start.devices)},
+            env={**os.environ, "PYTHONPATH": str(JOB.parents[2]), "KERAS_DEVICES": str(start.devices)},
             capture_output=True,
             text=True,
             timeout=280,

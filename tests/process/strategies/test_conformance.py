@@ -66,7 +66,6 @@ def results(contender: Contender, directory: Path) -> dict[str, Any]:
     environ = {
         "CONFORMANCE_DEVICES": str(contender.devices),
         "PYTHONPATH": str(JOB.parents[2]),
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiling is most of what this costs
     }
     done = subprocess.run(
         [*contender.command, contender.expression, str(path)],

@@ -1,5 +1,7 @@
 """Tensors that stay in shared memory for as long as the caller uses them, and no longer."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import jax
@@ -80,3 +82,20 @@ def test_without_shared_memory_the_caller_gets_its_own(monkeypatch: pytest.Monke
     ):
         assert peer.call("next", lend=True).tensors[0].flags.writeable
         assert connections(peer) == 1
+
+
+def test_a_process_that_ends_with_something_lent_says_nothing() -> None:
+    ends = """
+import os
+import numpy as np
+from stratagem.runtime.wire import leases
+
+
+def over(write=os.write):
+    write(1, b"over")
+
+
+leases.held = leases.Lease(over).lent(np.zeros(3))
+"""
+    done = subprocess.run([sys.executable, "-c", ends], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

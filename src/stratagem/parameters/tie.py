@@ -1,0 +1,265 @@
+"""A worker's tie to the servers of one model: how it comes, comes back after losses, and calls them."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from stratagem.errors import DeadlineExceeded, RolledBack, TaskLost, TaskUnreachable
+from stratagem.parameters import protocol
+from stratagem.parameters.asked import FreeMemory, ServerAsked
+from stratagem.parameters.planning import ModelPlan, Pieces
+from stratagem.parameters.protocol import ROLLED_BACK, STATE
+from stratagem.runtime.server import Server
+from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
+from stratagem.runtime.wire.failures import first_line
+
+_log = logging.getLogger("stratagem")
+_LOG_EVERY = 5.0
+_PAUSE = 0.05
+LONG = 300.0
+"""Seconds for a call that brings a whole model."""
+GONE = (RolledBack, TaskLost, TaskUnreachable, DeadlineExceeded)
+"""What a worker comes back from."""
+T = TypeVar("T")
+
+
+class Tie:
+    """One worker and the servers of one model.
+
+    Args:
+        server: This worker's own server, by which it is known and calls others.
+        worker: Its number.
+        is_chief: Whether it brings the initial values.
+        plan: The model.
+        initial: Gives the initial values for each server.
+
+    Attributes:
+        server: See above.
+        worker: See above.
+        model: The model's name.
+        server_count: How many servers there are.
+        participants: Those that have something to do with every push.
+        step: The newest global step that was heard of.
+        epoch: The stretch of history that the servers are in, as far as it was heard of.
+        turn: Held by whoever uses the tie: the user's thread, or the one that tells a restarted leader of a pause.
+    """
+
+    def __init__(
+        self, server: Server, worker: int, is_chief: bool, plan: ModelPlan, initial: Callable[[], Pieces]
+    ) -> None:
+        self.server = server
+        self.worker = worker
+        self.model = plan.configs[0].name
+        self.server_count = len(plan.configs)
+        self.participants = frozenset(plan.configs[0].participants)
+        self.step = 0
+        self.epoch = ""
+        self.turn = threading.RLock()
+        self._is_chief = is_chief
+        self._plan = plan
+        self._initial = initial
+        self._patience = plan.options.rejoin_timeout
+        self._memory = [FreeMemory(config) for config in plan.configs]
+        self._threads = (
+            ThreadPoolExecutor(self.server_count, thread_name_prefix="stratagem-tie")
+            if self.server_count > 1
+            else None
+        )
+        self._next_log = 0.0
+
+    # Coming, and coming back.
+
+    def connect(self, why: str = "") -> None:
+        """Tell all servers of the model, and wait until it is open for training.
+
+        Args:
+            why: What makes a worker come again, for the log.
+
+        Raises:
+            TaskLost: A server is lost for good, or does not come back in time.
+        """
+        began = time.monotonic()
+        if why:
+            _log.warning("%s lost its servers and tries to come back: %s", self.server.task, why)
+        while True:
+            try:
+                waiting = self._try_to_join()
+            except _Unrecoverable as error:
+                raise TaskLost(str(error)) from None
+            except GONE as error:
+                waiting = first_line(error)
+                if time.monotonic() - began > self._patience:
+                    self._give_up(waiting, time.monotonic() - began)
+            if waiting is None:
+                if why:
+                    _log.warning("%s is back, at step %d", self.server.task, self.step)
+                return
+            self.say_waiting(waiting, time.monotonic() - began)
+            # A server that is coming up, or a chief on its way, has no event to wait for here.
+            time.sleep(_PAUSE)
+
+    def _give_up(self, problem: str, seconds: float) -> NoReturn:
+        hint = ""
+        if self._plan.options.snapshot_dir is None:
+            hint = (
+                ". There are no snapshots that they could come back from: give the strategy a snapshot_dir "
+                "(stratagem run makes one by itself)"
+            )
+        raise TaskLost(
+            f"the parameter servers could not be reached for {seconds:.0f} s (rejoin_timeout={self._patience:g}): "
+            f"{problem}. Either they are not running, or the job is over and they have ended{hint}"
+        )
+
+    def _try_to_join(self) -> str | None:
+        """What has to be waited for, or `None` when this worker has joined."""
+        told = self.everywhere(self._found)
+        starts = [answer["start"] for answer in told]
+        fields = {
+            "worker": self.worker,
+            "incarnation": self.server.incarnation,
+            "chief": self._is_chief,
+            "starts": starts,
+            "had_values": bool(self.epoch) or any(answer["has_values"] for answer in told[1:]),
+        }
+        answer = self.call(0, protocol.JOIN, fields).fields
+        match answer[STATE]:
+            case protocol.OK:
+                self.epoch, self.step = answer["epoch"], answer["step"]
+                return None
+            case protocol.WANTED:
+                self._fill()
+                self.call(0, protocol.OPEN, {"starts": starts})
+                return self._try_to_join()
+            case protocol.WAIT:
+                return str(answer["why"])
+            case protocol.OVER:
+                _log.warning("there is nothing left to do here: %s", answer["why"])
+                raise SystemExit(0)
+            case protocol.LOST:
+                raise _Unrecoverable(str(answer["why"]))
+            case _:
+                raise RolledBack(str(answer.get("why", answer)))
+
+    def _found(self, server: int) -> Fields:
+        config = self._plan.configs[server]
+        answer = self.call(server, protocol.FOUND, {"config": config.to_fields()}).fields
+        for missing in answer["missing"]:
+            artifact = np.frombuffer(self._plan.programs[missing].artifact, np.uint8)
+            self.call(server, protocol.PROGRAM, {}, [artifact], seconds=LONG)
+        return answer
+
+    def _fill(self) -> None:
+        values = self._initial()
+        self.everywhere(lambda server: self.call(server, protocol.FILL, {}, values[server], seconds=LONG))
+
+    def persistent(self, act: Callable[[], T]) -> T:
+        """Do something, again after every loss of the servers."""
+        with self.turn:
+            while True:
+                try:
+                    return act()
+                except GONE as error:
+                    self.connect(first_line(error))
+
+    # Calls.
+
+    @property
+    def is_near(self) -> bool:
+        """Whether all servers that take part are on this host."""
+        return all(self._peer(server).transport == SHARED_MEMORY for server in self.participants)
+
+    def ask(
+        self,
+        server: int,
+        call: str,
+        fields: Fields,
+        tensors: Sequence[Any] = (),
+        *,
+        receives: bool = False,
+        seconds: float = protocol.CALL_SECONDS,
+    ) -> ServerAsked:
+        """Call a server about the model, and listen to it later.
+
+        Args:
+            server: Its number.
+            call: The call's name.
+            fields: What goes with it.
+            tensors: Arrays that go with it.
+            receives: Whether it sends parameters.
+            seconds: How long it may take.
+        """
+        memory = self._memory[server] if receives else None
+        return ServerAsked(
+            self._peer(server), call, {"model": self.model, **fields}, tensors, memory, seconds
+        )
+
+    def call(
+        self,
+        server: int,
+        call: str,
+        fields: Fields,
+        tensors: Sequence[Any] = (),
+        *,
+        receives: bool = False,
+        seconds: float = protocol.CALL_SECONDS,
+    ) -> Response:
+        """Call a server and listen to it; see `ask`.
+
+        Raises:
+            RolledBack: The servers have gone back, or are about to.
+        """
+        answer = self.ask(server, call, fields, tensors, receives=receives, seconds=seconds).answer()
+        if answer.fields.get(STATE) == ROLLED_BACK:
+            raise RolledBack(str(answer.fields["why"]))
+        return answer
+
+    def everywhere(self, act: Callable[[int], T]) -> list[T]:
+        """Do something for every server at once."""
+        if self._threads is None:
+            return [act(0)]
+        others = [self._threads.submit(act, server) for server in range(1, self.server_count)]
+        first: T | Exception
+        try:
+            first = act(0)
+        except Exception as error:  # noqa: BLE001  raised below, when no thread uses the arrays any more
+            first = error
+        results = [first, *(_result(other) for other in others)]
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    def on_participants(self, act: Callable[[int], Response]) -> list[Response | None]:
+        """The same, for those servers only that have something to do with every push."""
+        return self.everywhere(lambda server: act(server) if server in self.participants else None)
+
+    def _peer(self, server: int) -> Peer:
+        return self.server.peers[self._plan.options.servers[server]]
+
+    def say_waiting(self, what: str, seconds: float) -> None:
+        """Say what this worker waits for, if it has for long, and not too often."""
+        now = time.monotonic()
+        if seconds >= _LOG_EVERY and now >= self._next_log:
+            self._next_log = now + _LOG_EVERY
+            _log.warning("%s waits %s (%.0f s so far)", self.server.task, what, seconds)
+
+    def close(self) -> None:
+        """End its threads."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Unrecoverable(Exception):
+    """Values are gone for good."""
+
+
+def _result(future: Future[Any]) -> Any:
+    try:
+        return future.result()
+    except Exception as error:  # noqa: BLE001  handed on as a value, raised by who collects them
+        return error
