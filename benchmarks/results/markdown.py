@@ -1,6 +1,7 @@
 """The figures of all benchmarks as one Markdown file. Pure: figures in, text out."""
 
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,10 +15,14 @@ _HEAD = """# What the benchmarks came to
 Made by `make bench-peers`; do not edit. Absolute figures are this machine's and vary from run to run. What counts are the
 ratios: contenders take turns in one run, a ratio is that of two neighbouring turns, and the tables show the median of
 all rounds and what the middle half of them lies between. A target is reached if the median reaches it."""
+_SLOWER = "Slower than a peer where no target was set:"
+_PEERS = ("TensorFlow", "PyTorch")
+_AS_FAST = 0.97
+"""From here on, the difference is this machine's noise."""
 
 
 class Verdicts:
-    """Which targets were reached, and which were missed, with the reasons.
+    """Which targets were reached, which were missed, and where a peer is faster though no target says so.
 
     Args:
         reasons: Those written down.
@@ -25,17 +30,40 @@ class Verdicts:
 
     def __init__(self, reasons: Reasons) -> None:
         self._reasons = reasons
-        self.reached = 0
-        self.missed: list[str] = []
+        self._missed: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self._slower: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self._reached = 0
 
     def judge(self, program: Program, case: str, ratio: str, is_good: bool, found: str) -> str:
         """The word for a table; what is missed is remembered."""
         if is_good:
-            self.reached += 1
+            self._reached += 1
             return "reached"
-        why = self._reasons.why(program.name, case, ratio)
-        self.missed.append(f"{program.title}, {case}: **{ratio}** is {found}. {why}")
+        self._note(self._missed, program, case, ratio, found)
         return "**missed**"
+
+    def compare(self, program: Program, case: str, ratio: str, median: float) -> str:
+        """The same for a ratio without a target: what is slower than a peer is not passed over."""
+        if median >= _AS_FAST or not ratio.partition(" / ")[2].startswith(_PEERS):
+            return ""
+        self._note(self._slower, program, case, ratio, f"{median:.2f}")
+        return "slower"
+
+    def _note(
+        self, notes: dict[tuple[str, str], list[str]], program: Program, case: str, ratio: str, found: str
+    ) -> None:
+        why = self._reasons.why(program.name, case, ratio)
+        notes[f"{program.title}, {case}", why].append(f"**{ratio}** is {found}")
+
+    def said(self) -> list[str]:
+        """All of it, each reason once."""
+        total = self._reached + sum(map(len, self._missed.values()))
+        parts = [f"{self._reached} of {total} targets reached."] if total else []
+        for head, notes in (("Missed:", self._missed), (_SLOWER, self._slower)):
+            if notes:
+                lines = [f"- {case}: {'; '.join(found)}. {why}" for (case, why), found in notes.items()]
+                parts += [head, "\n".join(lines)]
+        return parts
 
 
 def report(results: dict[str, Any], reasons: Reasons) -> str:
@@ -43,11 +71,7 @@ def report(results: dict[str, Any], reasons: Reasons) -> str:
     verdicts = Verdicts(reasons)
     known = {program.name: program for program in PROGRAMS}
     sections = [_section(known[each["program"]], each, verdicts) for each in results["programs"]]
-    total = verdicts.reached + len(verdicts.missed)
-    said = [f"{verdicts.reached} of {total} targets reached."] if total else []
-    if verdicts.missed:
-        said += ["Missed:", "\n".join(f"- {line}" for line in verdicts.missed)]
-    parts = [_HEAD, *said, _surroundings(results), *sections]
+    parts = [_HEAD, *verdicts.said(), _surroundings(results), *sections]
     return "\n\n".join(parts) + "\n"
 
 
@@ -116,7 +140,11 @@ def _race(program: Program, race: dict[str, Any], verdicts: Verdicts) -> str:
         goals = [f"≥ {target:g}"] if target is not None else []
         goals += [f"aim {aim:g}"] if aim is not None else []
         found = f"{median:.2f} instead of {target:g}" if target is not None else ""
-        verdict = verdicts.judge(program, case, name, median >= target, found) if target is not None else ""
+        verdict = (
+            verdicts.judge(program, case, name, median >= target, found)
+            if target is not None
+            else verdicts.compare(program, case, name, median)
+        )
         best, by_cost = each["ratio of best rounds"], each["ratio by CPU time"]
         rows.append(
             [name, *_spread(each["ratio"]), f"{best:.2f}", f"{by_cost:.2f}", ", ".join(goals), verdict]

@@ -22,7 +22,7 @@ def spread(median: float) -> dict[str, float]:
     return {"median": median, "lower quartile": median - 0.1, "upper quartile": median + 0.1, "best": median}
 
 
-def race(ratio: float) -> dict[str, Any]:
+def race(ratio: float, against: str = "theirs", target: float | None = 0.97) -> dict[str, Any]:
     contender = {"threads": "default", "examples per second": spread(5000), "CPU seconds per example": 1e-5}
     comparison = {"ratio": spread(ratio), "ratio by CPU time": 1.0, "ratio of best rounds": 1.1, "aim": 2.0}
     return {
@@ -30,7 +30,7 @@ def race(ratio: float) -> dict[str, Any]:
         "race": "one device",
         "load before": 0.5,
         "contenders": [{"name": "ours", **contender}, {"name": "theirs", **contender}],
-        "comparisons": [{"name": "ours", "against": "theirs", "target": 0.97, **comparison}],
+        "comparisons": [{"name": "ours", "against": against, "target": target, **comparison}],
         "absent": {"others": "they are | not installed"},
         "failed": {"nobody": "it ended\nTraceback\nValueError: the cause"},
     }
@@ -81,6 +81,31 @@ def test_what_was_missed_has_its_reason(reasons: Reasons) -> None:
     assert "0 of 1 targets reached." in text
     missed = "784-500-10, one device: **ours / theirs** is 0.50 instead of 0.97. It is the weather."
     assert f"- Synchronous strategies, {missed}" in text
+
+
+def test_a_reason_for_several_ratios_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "reasons.toml"
+    path.write_text(REASONS.replace('ratio = "ours / theirs"', ""))
+    both = race(0.5)
+    both["comparisons"].append({**both["comparisons"][0], "against": "bare JAX"})
+    text = report(results("strategies", [both]), Reasons(path))
+    assert "0 of 2 targets reached." in text
+    told = "**ours / theirs** is 0.50 instead of 0.97; **ours / bare JAX** is 0.50 instead of 0.97. It is the weather."
+    assert told in text
+    assert text.count("weather") == 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "against", "is_told"),
+    [(0.8, "TensorFlow Mirrored", True), (0.99, "TensorFlow Mirrored", False), (0.8, "no server", False)],
+)
+def test_a_faster_peer_is_not_passed_over(
+    reasons: Reasons, ratio: float, against: str, is_told: bool
+) -> None:
+    text = report(results("strategies", [race(ratio, against, target=None)]), reasons)
+    assert ("Slower than a peer" in text) == is_told
+    assert (f"**ours / {against}** is {ratio:.2f}. No reason is written down" in text) == is_told
+    assert "targets reached" not in text
 
 
 def test_a_missing_reason_is_asked_for(reasons: Reasons) -> None:
