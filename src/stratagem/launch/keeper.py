@@ -137,7 +137,10 @@ class _Keeper:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.task = _spawn(argv)
         self.kill_at: float | None = None
-        self.launcher_lives = True
+        # Not select: the launcher of many tasks has descriptors above 1,023, and they keep their numbers here.
+        self.sources = select.poll()
+        for source in (self.wakeup, self.control.fileno()):
+            self.sources.register(source, select.POLLIN)
 
     def run(self) -> int:
         """Wait for the task's end, end what it left behind, and return its wait status."""
@@ -147,8 +150,7 @@ class _Keeper:
                 self.kill_tree()
                 return ended[self.task]
             wait = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
-            sources: list[int] = [self.wakeup, *([self.control.fileno()] if self.launcher_lives else [])]
-            ready, _, _ = select.select(sources, [], [], wait)
+            ready = [descriptor for descriptor, _ in self.sources.poll(None if wait is None else 1000 * wait)]
             if self.wakeup in ready:
                 os.read(self.wakeup, 4096)
             if self.control.fileno() in ready:
@@ -161,7 +163,7 @@ class _Keeper:
     def obey(self, orders: bytes) -> None:
         """Carry out what the launcher said; an empty message means that it is gone."""
         if not orders:
-            self.launcher_lives = False
+            self.sources.unregister(self.control)
             self.signal_group(signal.SIGTERM)
             self.kill_at = time.monotonic() + ORPHAN_SECONDS
         if KILL in orders:

@@ -14,6 +14,7 @@ from stratagem.launch.task import TaskName
 
 SERVE = (sys.executable, "-P", "-m", "stratagem", "serve")
 """What a task runs that has no code of the user's in it, not even by way of the current directory."""
+MOST_TASKS = 1000
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class JobShape:
             raise LaunchError(f"--workers {self.workers}: a job needs at least 1 worker")
         if self.ps < 0:
             raise LaunchError(f"--ps {self.ps}: give 0 or more parameter servers")
+        if len(self.tasks) > MOST_TASKS:
+            raise LaunchError(
+                f"{self.ps} parameter servers and {self.workers} workers are {len(self.tasks)} tasks, and all would run on this "
+                f"machine: at most {MOST_TASKS} can. For a cluster of many machines see stratagem emit"
+            )
         if self.allowed_imports and not self.single_client:
             raise LaunchError(
                 f"--allow-import {self.allowed_imports[0]} is for workers that only serve: add --single-client, or leave it "

@@ -142,6 +142,8 @@ class Supervisor:
         for key, _ in self._selector.select(max(0.0, min(times) - now) if times else None):
             if key.fd == self._wakeup:
                 self._heed()
+            elif self._running.get(key.data.task) is not key.data:
+                pass  # it was forgotten since: its descriptors are closed, or another task's by now
             elif key.fd == key.data.control.fileno():
                 self._ended(key.data)
             else:
@@ -318,8 +320,11 @@ class Supervisor:
 
     def _end_everything(self) -> None:
         """Whatever happened, leave nothing: every path out of `run` ends here."""
+        if self._running:
+            keepers = {running.process.pid for running in self._running.values()}
+            keeper.kill_all(lambda: keeper.descendants(os.getpid(), without=self._strangers) - keepers)
         for running in list(self._running.values()):
-            self._kill_over(running)
+            running.process.kill()
             running.process.wait()
             self._forget(running)
         for port in self._ports.values():

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drills.launcher import OWN_TERMINAL, SCRIPT, drills
-from drills.processes import Marked, launcher, until
+from drills.processes import Marked, is_stopped, launcher, until
 from process.conftest import ScriptWriter
 
 PRELUDE = """
@@ -240,6 +241,35 @@ def test_dead_task_does_not_look_alive(script: ScriptWriter) -> None:
     assert "worker:1 came and went" in out
 
 
+def test_a_launcher_that_lags_behind_survives_what_it_hears_at_once(script: ScriptWriter) -> None:
+    with launcher("--workers", "2", script("time.sleep(60)")) as job:
+        until("both workers to run", lambda: len(job.find("script.py")) == 5)
+        os.kill(job.pid, signal.SIGSTOP)
+        until("the launcher to be stopped", lambda: is_stopped(job.pid))
+        for keeper in job.find("keeper.py"):
+            os.kill(keeper, signal.SIGKILL)
+        # The ends of the keepers, and of what the tasks printed, wait for it together.
+        until("all tasks to have ended", lambda: set(job.processes()) == {job.pid})
+        os.kill(job.pid, signal.SIGCONT)
+        code, _, err = job.finish()
+    assert code == 1
+    assert re.search(r"worker:\d failed with signal SIGKILL", err)
+    assert "Traceback" not in err
+
+
+def test_more_tasks_than_select_has_descriptors_for(script: ScriptWriter) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with launcher("--workers", "12", script('print("hi")'), pass_fds=many) as job:
+            code, out, err = job.finish()
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+    assert code == 0, err
+    assert out.count("hi") == 12
+
+
 def test_log_files(script: ScriptWriter, tmp_path: Path) -> None:
     path = script('print("to", name); print("also", name, file=sys.stderr)')
     with launcher("--workers", "2", "--log-dir", tmp_path / "logs", path) as job:
@@ -322,6 +352,10 @@ def test_closed_terminal_ends_everything() -> None:
         (["--workers", "0", "x.py"], "0 is not in the range"),
         (["--ps", "many", "x.py"], "'many' is not a valid integer"),
         (["--wrokers", "2", "x.py"], "No such option"),
+        (
+            ["--workers", "5000", str(SCRIPT)],
+            "are 5000 tasks, and all would run on this machine: at most 1000",
+        ),
         (["--grace", "nan", str(SCRIPT)], "--grace nan: give a number of seconds"),
     ],
 )
