@@ -64,8 +64,8 @@ def has_left(tasks: Sequence[str], worker: int, after: int, other: int, begins: 
         "lost",
         worker,
         f"{tasks[worker]} has left the group after operation {after}, and {tasks[other]} begins {begins}. Every "
-        "worker must take the same number of steps: give all of them the same number of batches, or let one whose "
-        "data have ended take part with nothing to add (empty=True, done=True) until all are done",
+        "worker must take the same number of steps: give all of them the same number of batches, or let "
+        "strategy.distribute_from_function see to it, where one whose data have ended takes part with nothing to add",
     )
 
 

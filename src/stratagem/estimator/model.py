@@ -10,8 +10,9 @@ import jax
 from stratagem.errors import DataError, StrategyError
 from stratagem.estimator.checks import check_callable
 from stratagem.estimator.inputs import Form, one_row_of_zeros
-from stratagem.estimator.returned import checked_loss, checked_params
+from stratagem.estimator.returned import checked_params
 from stratagem.estimator.spec import EstimatorSpec, ModeKeys
+from stratagem.waist.returned import checked_loss
 
 _KNOWN = ("labels", "mode", "params", "config")
 
@@ -105,7 +106,7 @@ class Model:
                 f"EstimatorSpec.loss raised {type(error).__name__}: {error}; and the batches have no labels, they are "
                 "(features, None): give (features, labels) if it needs some"
             ) from error
-        return checked_loss(returned)
+        return checked_loss(returned, "EstimatorSpec.loss")
 
     @property
     def _spec_loss(self) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from stratagem.flax.library import nnx
 from stratagem.flax.streams import Streams
 from stratagem.flax.updater import OptimizerUpdater
 from stratagem.waist import Arrays, Kind, Metrics, Updater
+from stratagem.waist.returned import checked_loss
 
 
 class Trainable:
@@ -147,8 +148,7 @@ class Trainable:
 
     def _call(self, model: nnx.Module, batch: Any, rng: jax.Array) -> tuple[jax.Array, Metrics]:
         returned = self._loss_fn(model, batch, rng=rng) if self._wants_rng else self._loss_fn(model, batch)
-        loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
-        return loss, dict(metrics)
+        return checked_loss(returned)
 
 
 def _type_name(value: object) -> str:

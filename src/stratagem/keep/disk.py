@@ -12,7 +12,9 @@ from stratagem.errors import KeepError
 from stratagem.keep.naming import PARTIAL_SUFFIX
 
 _NEXT = {
-    errno.ENOENT: "it was removed meanwhile, or lies on another host: use another cut, or bring it back",
+    errno.ENOENT: "it was removed meanwhile, lies on another host, or is where no directory can be: choose another",
+    errno.EEXIST: "a file has the name of a directory: give a directory, or move the file away",
+    errno.ENOTDIR: "a file has the name of a directory: give a directory, or move the file away",
     errno.ENOSPC: "free some space or choose another directory",
     errno.EDQUOT: "free some space or choose another directory",
     errno.EFBIG: "raise the limit on the size of files, or cut the state into more shards",

@@ -140,14 +140,15 @@ class Supervisor:
         if self._policy.wake_at is not None:
             times.append(self._policy.wake_at)
         for key, _ in self._selector.select(max(0.0, min(times) - now) if times else None):
-            if key.fd == self._wakeup:
+            running: _Running | None = key.data
+            if running is None:
                 self._heed()
-            elif self._running.get(key.data.task) is not key.data:
+            elif self._running.get(running.task) is not running:
                 pass  # it was forgotten since: its descriptors are closed, or another task's by now
-            elif key.fd == key.data.control.fileno():
-                self._ended(key.data)
+            elif key.fd == running.control.fileno():
+                self._ended(running)
             else:
-                self._read(key.data, key.fd)
+                self._read(running, key.fd)
         self._hold_back(self._writer.full)
         now = time.monotonic()
         for running in list(self._running.values()):

@@ -23,7 +23,6 @@ from stratagem.parameters.protocol import OK, STATE
 from stratagem.parameters.store import Array
 from stratagem.parameters.tie import GONE, LONG, Tie
 from stratagem.runtime.wire import Response
-from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")
 VOID = "void"
@@ -148,7 +147,7 @@ class Link:
                     return self._outcome(answers) if len(kinds) == 1 else self.pull()
                 except GONE as error:
                     delivery = delivery.again()
-                    self._tie.connect(first_line(error))
+                    self._tie.connect(error)
                 if self._tie.epoch != delivery.epoch:
                     break
             return replace(self.pull(), kind=VOID)

@@ -74,18 +74,20 @@ class Tie:
 
     # Coming, and coming back.
 
-    def connect(self, why: str = "") -> None:
+    def connect(self, why: BaseException | str = "") -> None:
         """Tell all servers of the model, and wait until it is open for training.
 
         Args:
-            why: What makes a worker come again, for the log.
+            why: What makes a worker come again, for the log. That the servers are at another step is no loss: the chief
+                may have restored a checkpoint.
 
         Raises:
             TaskLost: A server is lost for good, or does not come back in time.
         """
         began = time.monotonic()
-        if why:
-            _log.warning("%s lost its servers and tries to come back: %s", self.server.task, why)
+        has_lost = bool(why) and not isinstance(why, RolledBack)
+        if has_lost:
+            self._say_lost(why)
         while True:
             try:
                 waiting = self._try_to_join()
@@ -97,11 +99,19 @@ class Tie:
                     self._give_up(waiting, time.monotonic() - began)
             if waiting is None:
                 if why:
-                    _log.warning("%s is back, at step %d", self.server.task, self.step)
+                    level = logging.WARNING if has_lost else logging.INFO
+                    _log.log(level, "%s is back, at step %d", self.server.task, self.step)
                 return
+            if why and not has_lost:
+                has_lost = True
+                self._say_lost(why)
             self.say_waiting(waiting, time.monotonic() - began)
             # A server that is coming up, or a chief on its way, has no event to wait for here.
             time.sleep(_PAUSE)
+
+    def _say_lost(self, why: BaseException | str) -> None:
+        said = why if isinstance(why, str) else first_line(why)
+        _log.warning("%s lost its servers and tries to come back: %s", self.server.task, said)
 
     def _give_up(self, problem: str, seconds: float) -> NoReturn:
         hint = ""
@@ -164,7 +174,7 @@ class Tie:
                 try:
                     return act()
                 except GONE as error:
-                    self.connect(first_line(error))
+                    self.connect(error)
 
     # Calls.
 

@@ -1,6 +1,6 @@
 """`Strategy`: what all strategies offer, over an engine (where variables live) and workers (who trains)."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal, Self, TypeVar
@@ -11,7 +11,7 @@ import numpy as np
 
 from stratagem.cluster import ClusterSpec
 from stratagem.devices import list_devices
-from stratagem.errors import StrategyError
+from stratagem.errors import DataError, StrategyError
 from stratagem.strategies.agreement import agreed
 from stratagem.strategies.batches import Batches
 from stratagem.strategies.engines import Engine, Step
@@ -21,6 +21,8 @@ from stratagem.strategies.input_context import InputContext
 from stratagem.strategies.per_replica import PerReplica
 from stratagem.strategies.workers import Workers
 from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
+from stratagem.waist.optimizers import is_optax
+from stratagem.waist.returned import told
 
 M = TypeVar("M")
 
@@ -137,11 +139,17 @@ class Strategy:
             optimizer: Any optax optimizer, or one of the model's own library: an `nnx.Optimizer`, for example.
             ema_decay: Keep moving averages of the parameters with this decay.
             seed: What the `rng` of loss functions is drawn from, together with the step.
+
+        Raises:
+            StrategyError: The optimizer is none, or one of a library that the parameters are not of.
         """
         if isinstance(params, Trainable):
             return self._laid_out(state_of(params, optimizer, ema_decay, seed))
-        if not callable(getattr(optimizer, "init", None)) or isinstance(optimizer, Updater):
-            raise StrategyError(f"parameters by themselves want an optax optimizer, not {type(optimizer)}")
+        if not is_optax(optimizer) or isinstance(optimizer, Updater):
+            raise StrategyError(
+                f"parameters by themselves want an optax optimizer, not {optimizer!r:.80}; give one, such as "
+                "optax.adam(1e-3)"
+            )
         return self._laid_out(new_state(params, optimizer, ema_decay, seed))
 
     def _laid_out(self, state: TrainState) -> TrainState:
@@ -159,16 +167,23 @@ class Strategy:
         Returns:
             `step(state, batch) -> (state, metrics)`. It takes over the memory of the state that it is given: go
             on with the one that it returns. `metrics["loss"]` is the mean over the global batch.
+
+        Raises:
+            StrategyError: `loss_fn` is neither; or, when a step is first made, it returns something else, or is a
+                function where `init` was given a `Trainable`.
         """
+        if not callable(loss_fn) and not isinstance(loss_fn, Trainable):
+            raise StrategyError(
+                f"loss_fn is {loss_fn!r:.80}; give a function loss_fn(params, batch) -> mean loss, or a Trainable such as "
+                "sg.flax.Trainable"
+            )
         replicas = self._engine.replicas
         built: dict[Any, Step] = {}
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             tree = state.recipe.params_tree
             if tree not in built:
-                built[tree] = self._engine.build(
-                    loss_fn if isinstance(loss_fn, Trainable) else FunctionTrainable(tree, loss_fn)
-                )
+                built[tree] = self._engine.build(_trainable(state, loss_fn))
             placed = batch if replicas.is_placed(batch) else replicas.place(batch)
             return replicas.settle(built[tree](state, placed))
 
@@ -194,17 +209,31 @@ class Strategy:
         Args:
             batches: Global batches on the host: pytrees of arrays with the rows first. Every worker passes the
                 same ones, in the same order.
+
+        Raises:
+            DataError: It is no iterable of batches.
         """
-        return self._feed.share(batches)
+        return self._feed.share(_checked_batches("distribute was given", batches))
 
     def distribute_from_function(self, fn: Callable[[InputContext], Iterable[Any]]) -> Batches:
         """The same, for batches that each worker makes for itself: nothing is shared out.
 
         Args:
             fn: Makes this worker's batches, knowing its place among the workers.
+
+        Raises:
+            StrategyError: It is no function.
+            DataError: What it returns is no iterable of batches.
         """
+        if not callable(fn):
+            raise StrategyError(
+                f"distribute_from_function was given {told(fn)}; give a function fn(context) that returns an iterable of "
+                "batches, or give batches to distribute"
+            )
         context = InputContext(self._workers.count, self._workers.index, self.num_replicas_in_sync)
-        return self._feed.own(fn(context))
+        return self._feed.own(
+            _checked_batches("the function of distribute_from_function returned", fn(context))
+        )
 
     # By hand.
 
@@ -292,3 +321,27 @@ class Strategy:
 
 def _is_per_replica(value: Any) -> bool:
     return isinstance(value, PerReplica)
+
+
+def _trainable(state: TrainState, loss_fn: Callable[..., Any] | Trainable) -> Trainable:
+    """What a step trains a state with."""
+    if isinstance(loss_fn, Trainable):
+        return loss_fn
+    if state.recipe.trainable is not None:
+        raise StrategyError(
+            f"train_step was given {told(loss_fn)}, and init a Trainable, which brings its own loss function: give both the "
+            "same, strategy.init(trainable, optimizer) and strategy.train_step(trainable)"
+        )
+    return FunctionTrainable(state.recipe.params_tree, loss_fn)
+
+
+def _checked_batches(got: str, batches: Any) -> Any:
+    """What can be iterated over as batches; it is not begun."""
+    # Python also iterates over what can only be indexed, as many data sets can.
+    is_iterable = isinstance(batches, Iterable) or hasattr(type(batches), "__getitem__")
+    if not is_iterable or isinstance(batches, Mapping | str | bytes):
+        raise DataError(
+            f"{got} {told(batches)}; give an iterable of batches, such as a list or a generator of pytrees of arrays with "
+            "the rows first; one batch alone is [batch]"
+        )
+    return batches

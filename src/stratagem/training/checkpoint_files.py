@@ -64,7 +64,13 @@ class CheckpointFiles:
 
     def __post_init__(self) -> None:
         kept((), self.keep, self.keep_every)
-        self.cuts = Cuts(Path(self.directory).absolute())
+        root = Path(self.directory).absolute()
+        there = next(path for path in (root, *root.parents) if path.exists())
+        if not there.is_dir():
+            raise KeepError(
+                f"{root} cannot hold checkpoints: {there} is no directory; give another one, or move that away"
+            )
+        self.cuts = Cuts(root)
 
     # Writing.
 

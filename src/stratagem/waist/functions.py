@@ -8,6 +8,7 @@ import jax
 from jax.tree_util import PyTreeDef
 
 from stratagem.waist.interfaces import Arrays, Metrics
+from stratagem.waist.returned import checked_loss
 
 
 class FunctionTrainable:
@@ -63,8 +64,7 @@ class FunctionTrainable:
     def _call(self, flat: Arrays, batch: Any, rng: jax.Array) -> tuple[jax.Array, Metrics]:
         params = jax.tree.unflatten(self._tree, flat)
         returned = self._loss_fn(params, batch, rng=rng) if self._wants_rng else self._loss_fn(params, batch)
-        loss, metrics = returned if isinstance(returned, tuple) else (returned, {})
-        return loss, dict(metrics)
+        return checked_loss(returned)
 
 
 def leaf_names(tree: PyTreeDef) -> list[str]:

@@ -40,3 +40,8 @@ class OptaxUpdater:
 
     def _whole(self, flat: Arrays) -> Any:
         return jax.tree.unflatten(self._tree, flat)
+
+
+def is_optax(optimizer: object) -> bool:
+    """Whether something is an optax optimizer, or can be used as one."""
+    return all(callable(getattr(optimizer, name, None)) for name in ("init", "update"))

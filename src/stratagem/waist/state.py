@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import optax
 from jax.tree_util import PyTreeDef
 
+from stratagem.errors import StrategyError
 from stratagem.keep import ShardRecord, TensorEntry
 from stratagem.waist.ema import ExponentialMovingAverage
 from stratagem.waist.functions import leaf_names
 from stratagem.waist.interfaces import Arrays, Kind, MakesUpdaters, Trainable, Updater, natural_kind
-from stratagem.waist.optimizers import OptaxUpdater
+from stratagem.waist.optimizers import OptaxUpdater, is_optax
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,11 +246,19 @@ def state_of(
         optimizer: An optax optimizer, an `Updater`, or what the trainable makes one of.
         ema_decay: Keep moving averages of the parameters with this decay.
         seed: What random numbers are drawn from, with the step.
+
+    Raises:
+        StrategyError: The optimizer is none.
     """
     leaves, state = ([jnp.array(each, copy=True) for each in arrays] for arrays in trainable.init())
     tree = jax.tree.structure(OrderedDict.fromkeys(trainable.names, 0))
     if isinstance(trainable, MakesUpdaters):
         optimizer = trainable.updater(optimizer) or optimizer
+    if not is_optax(optimizer):  # an `Updater` has these functions too
+        raise StrategyError(
+            f"the optimizer is {optimizer!r:.80}; give an optax optimizer, such as optax.adam(1e-3), or one of the model's "
+            "own library"
+        )
     updater = optimizer if isinstance(optimizer, Updater) else OptaxUpdater(optimizer, tree)
     opt_state = [jnp.array(each, copy=True) for each in updater.init(leaves)]
     opt_tree = updater.state_tree if isinstance(updater, OptaxUpdater) else jax.tree.structure(opt_state)

@@ -299,7 +299,7 @@ def refused(directory: Path, batch: Any = (models.X, models.Y), init: Any = mode
     ("returned", "told"),
     [
         (lambda mean, rows: rows, "returned an array float32[40]; give the mean loss over the rows"),
-        (lambda mean, rows: None, "returned a NoneType;"),
+        (lambda mean, rows: None, "returned None;"),
         (lambda mean, rows: 3, "returned an int;"),
         (lambda mean, rows: (mean, 3.0), "returned (an array float32[], a float);"),
         (lambda mean, rows: (mean, {}, rows), "returned (an array float32[], a dict, an array float32[40]);"),
@@ -316,7 +316,7 @@ def test_losses_that_are_none(tmp_path: Path, returned: Any, told: str) -> None:
     ("init", "told"),
     [
         (lambda rng: {}, "is a function of (rng); give a function init(rng, features) -> params"),
-        (lambda rng, features: None, "returned a NoneType without an array; give a pytree"),
+        (lambda rng, features: None, "returned None, which has no array in it; give a pytree"),
         (lambda rng, features: {"w": jnp.zeros(3, int)}, "returned an array int32[3] at ['w']; give"),
         (lambda rng, features: {"w": "x"}, "returned a str at ['w']"),
     ],

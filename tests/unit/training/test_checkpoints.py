@@ -371,3 +371,13 @@ def test_without_sigterm_the_block_is_only_a_block(tmp_path: Path) -> None:
         assert not preempted
     with pytest.raises(ValueError, match="of the user's"), sg.Checkpointer(tmp_path).preemption():
         raise ValueError("of the user's")
+
+
+@pytest.mark.parametrize("below", ["", "training"])
+def test_a_file_in_place_of_the_directory_is_told_at_once(tmp_path: Path, below: str) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(
+        sg.KeepError, match=r"cannot hold checkpoints: \S+notes is no directory; give another one"
+    ):
+        sg.Checkpointer(tmp_path / "notes" / below)
+    assert (tmp_path / "notes").read_text() == "mine"

@@ -215,7 +215,8 @@ class Peer:
     def _connect(self, name: str, deadline: Deadline, wait: bool) -> Connection:
         """A new connection; with `wait`, tried until the deadline."""
         pause = _FIRST_PAUSE
-        problem: RemoteError = TaskUnreachable("no time to try")
+        silent = TaskUnreachable("it takes connections but does not answer")
+        problem: RemoteError = silent if deadline.left() > 0 else TaskUnreachable("no time to try")
         while True:
             if self._closing.is_set():
                 raise self._in_context(TaskLost("it was closed on this side"), name, deadline)
@@ -227,7 +228,7 @@ class Peer:
                 problem = error
             except DeadlineExceeded:
                 if deadline.left() > 0:
-                    problem = TaskUnreachable("it takes connections but does not answer")
+                    problem = silent
             except RemoteError as error:
                 raise self._in_context(error, name, deadline) from None
             else:
