@@ -177,3 +177,41 @@ def test_different_models_are_told(script: ScriptWriter) -> None:
     code, _, err = run(path)
     assert code == 1
     assert "the model of worker 1 is not that of worker 0" in err
+
+
+def test_parameters_of_other_names_are_told_to_all(script: ScriptWriter) -> None:
+    path = script("""
+        strategy = sg.MultiWorkerMirroredStrategy()
+        params = {"same": np.float32(0), "w" if strategy.is_chief else "v": np.zeros(3, np.float32)}
+        try:
+            strategy.init(params, optax.sgd(0.1))
+        except sg.StrategyError as error:
+            print("told:", error)
+        strategy.close()
+    """)
+    code, out, err = run(path)
+    assert code == 0, err
+    message = (
+        "told: the parameters of worker 1 do not have the names of those of worker 0: not all have ['w'] on worker 0, "
+        "['v'] on worker 1. All workers must run the same script with the same arguments"
+    )
+    assert out.count(message) == 2
+
+
+def test_optimizers_of_other_settings_are_told_to_all(script: ScriptWriter) -> None:
+    path = script("""
+        strategy = sg.MultiWorkerMirroredStrategy()
+        try:
+            strategy.init({"w": np.zeros(3, np.float32)}, optax.sgd(0.01 if strategy.is_chief else 0.2))
+        except sg.StrategyError as error:
+            print("told:", error)
+        strategy.close()
+    """)
+    code, out, err = run(path)
+    assert code == 0, err
+    told = re.findall("told: (.*)", out)
+    assert len(told) == 2
+    assert told[0] == told[1]
+    assert "the optimizer of worker 1 does not do what that of worker 0 does" in told[0]
+    assert "['w'] changes by -1 on worker 0 and by -20 on worker 1" in told[0]
+    assert "All workers must use the same optimizer with the same settings" in told[0]

@@ -8,7 +8,8 @@ import optax
 import pytest
 
 from stratagem.errors import StrategyError
-from stratagem.strategies.agreement import check_changes, check_names, trial_changes
+from stratagem.strategies.agreement import check_names
+from stratagem.strategies.optimizer_trial import check_changes, trial_changes
 from stratagem.waist import TrainState, new_state
 
 SMALL = {"b": np.zeros(2, np.float16), "w": np.zeros((3, 2), np.float32)}
@@ -104,7 +105,7 @@ def test_what_differs_between_processors_is_let_pass() -> None:
     check_changes([changes, changes * np.float32(1.005), changes + np.float32(1e-11)], ["b", "w"])
     nothing = np.full_like(changes, np.nan)
     check_changes([nothing, nothing], ["b", "w"])
-    with pytest.raises(StrategyError, match="workers 1, 3"):
+    with pytest.raises(StrategyError, match="the optimizer of worker 1, 3"):
         check_changes([changes, changes * 2, changes, nothing], ["b", "w"])
 
 
