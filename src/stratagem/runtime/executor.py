@@ -147,7 +147,7 @@ class Executor:
         supplied = self._supplied(inputs)
         if supplied is None:
             return Reply({"unsuitable": True})
-        deadline = _for_other_tasks(request)
+        deadline = Deadline(DEFAULT_TIMEOUT if request.timeout is None else request.timeout)
         values = {**supplied, **self._fetch(inputs, deadline)}
         written = {name for target in outputs if (name := self._name_here(target)) is not None}
         for index, source in enumerate(inputs):
@@ -241,18 +241,14 @@ class Executor:
         self, task: str, call: str, names: list[str], tensors: Sequence[Any], deadline: Deadline
     ) -> Response:
         """Call another task; one that was there before and is gone is not waited for: its variables went with it."""
-        peer = self._peers[task]
-        return peer.call(call, {"names": names}, tensors, timeout=deadline.left(), wait=not peer.was_reached)
+        peer, left = self._peers[task], deadline.left()
+        # Less than this task's caller waits, so that it is told whom this task has waited for.
+        seconds = left - min(left / 4, _SECONDS_TO_ANSWER)
+        return peer.call(call, {"names": names}, tensors, timeout=seconds, wait=not peer.was_reached)
 
     def _at_once(self, call: Callable[[K], T], tasks: Collection[K]) -> list[T]:
         """Call several tasks at the same time; one alone from this thread, so that it waits for no other."""
         return [call(task) for task in tasks] if len(tasks) == 1 else list(self._threads.map(call, tasks))
-
-
-def _for_other_tasks(request: Request) -> Deadline:
-    """How long a call may wait for other tasks: less than its caller does, who is then told whom it waited for."""
-    seconds = DEFAULT_TIMEOUT if request.timeout is None else request.timeout
-    return Deadline(seconds - min(seconds / 4, _SECONDS_TO_ANSWER))
 
 
 def _names(request: Request) -> list[str]:
