@@ -12,10 +12,11 @@ import numpy as np
 import optax
 
 from stratagem.errors import DataError, StrategyError
-from stratagem.estimator.checks import count, kind
+from stratagem.estimator.checks import count
 from stratagem.estimator.config import RunConfig
 from stratagem.estimator.estimator import Estimator
 from stratagem.estimator.spec import EstimatorSpec, ModeKeys
+from stratagem.waist.returned import kind
 
 
 class LinearRegressor(Estimator):

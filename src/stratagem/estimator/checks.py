@@ -52,9 +52,3 @@ def check_takes(
         signature.bind(*[None] * arguments, **dict.fromkeys({by_name} & set(signature.parameters)))
     except TypeError as error:
         raise StrategyError(f"{name} is a function of {signature}; give a function {form}") from error
-
-
-def kind(value: object) -> str:
-    """What a value is, in words, without what is in it: `a list`."""
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"

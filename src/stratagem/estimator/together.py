@@ -7,7 +7,6 @@ from pathlib import Path
 
 from stratagem.cluster import ClusterConfig, resolve_cluster
 from stratagem.errors import DeadlineExceeded, StrategyError
-from stratagem.estimator.checks import kind
 from stratagem.estimator.estimator import Estimator
 from stratagem.estimator.finish import FinishSign
 from stratagem.estimator.loop import Limits
@@ -16,6 +15,7 @@ from stratagem.estimator.variables import checkpoint_directory
 from stratagem.estimator.watching import Evaluate, GiveUp, Seen, Stop, Watch
 from stratagem.keep import Cuts
 from stratagem.runtime.logs import show_logs
+from stratagem.waist.returned import kind
 
 _log = logging.getLogger("stratagem")
 _LOOK_SECONDS = 0.5

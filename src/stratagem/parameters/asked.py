@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from stratagem.errors import RolledBack
 from stratagem.parameters.config import StoreConfig
+from stratagem.parameters.protocol import ROLLED_BACK, STATE
 from stratagem.parameters.store import Array
 from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
@@ -58,10 +60,17 @@ class ServerAsked:
         self._under_way = peer.begin(call, fields, tensors, timeout=seconds, wait=False)
 
     def answer(self) -> Response:
-        """What it says."""
+        """What it says.
+
+        Raises:
+            RolledBack: The servers have gone back, or are about to.
+        """
         lends = self._memory is not None and self._peer.transport == SHARED_MEMORY
         into = None if lends or self._memory is None else self._memory.take()
-        return self._under_way.answer(timeout=self._seconds, into=into, lend=lends)
+        answer = self._under_way.answer(timeout=self._seconds, into=into, lend=lends)
+        if answer.fields.get(STATE) == ROLLED_BACK:
+            raise RolledBack(str(answer.fields["why"]))
+        return answer
 
     def abandon(self) -> None:
         """Do without its answer."""

@@ -9,7 +9,7 @@ from stratagem.errors import RolledBack
 from stratagem.parameters import protocol
 from stratagem.parameters.machines import Push
 from stratagem.parameters.planning import Pieces
-from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
+from stratagem.parameters.protocol import OK, PENDING, SEND, STATE
 from stratagem.parameters.store import Array
 from stratagem.runtime.wire import Fields, Response
 
@@ -18,7 +18,7 @@ class Asked(Protocol):
     """A server that was asked something, and has not been listened to yet."""
 
     def answer(self) -> Response:
-        """What it says."""
+        """What it says; raises `RolledBack` if the servers have gone back."""
         ...
 
     def abandon(self) -> None:
@@ -95,7 +95,7 @@ class Delivery:
         """What a server says once it has made use of its part, which it is sent now if it was not before.
 
         Raises:
-            RolledBack: Another server did not get its part, for which this one waits in vain.
+            RolledBack: The servers have gone back; or another did not get its part, for which this one waits in vain.
         """
         try:
             asked = self._asked.pop(server, None) or self._ask_it(server)
@@ -104,8 +104,6 @@ class Delivery:
                 state = answer.fields[STATE]
                 if state == OK:
                     return answer
-                if state == ROLLED_BACK:
-                    raise RolledBack(str(answer.fields["why"]))
                 if self._has_failed:
                     raise RolledBack("another server did not get its part of a push")
                 if state == PENDING and server == 0:

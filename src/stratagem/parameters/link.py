@@ -69,7 +69,6 @@ class Link:
         self.meetings = Meetings(tie, lambda: self.has_pushed)
         self.dropped = 0
         self._tie = tie
-        self._ask = partial(tie.ask, receives=True)
         self._sequence = 0
         self._pusher: ThreadPoolExecutor | None = None
         self._is_paused = False
@@ -94,9 +93,7 @@ class Link:
         def act() -> Outcome:
             told = {"epoch": self._tie.epoch}
             return self._outcome(
-                self._tie.everywhere(
-                    lambda server: self._tie.call(server, protocol.PULL, told, receives=True)
-                )
+                self._tie.everywhere(lambda server: self._tie.ask(server, protocol.PULL, told).answer())
             )
 
         return self._tie.persistent(act)
@@ -134,7 +131,7 @@ class Link:
             self._sequence += 1
             base = tie.step if brought.base is None else brought.base
             push = Push(tie.worker, tie.server.incarnation, self._sequence, base, brought.rows)
-            return Delivery(push, tie.epoch, brought, self._ask, self._say_who)
+            return Delivery(push, tie.epoch, brought, tie.ask, self._say_who)
 
     def _finish(self, delivery: Delivery | None) -> Outcome:
         """Wait until the servers have made use of a push, however often it has to be sent."""

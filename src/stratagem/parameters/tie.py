@@ -13,7 +13,7 @@ from stratagem.errors import DeadlineExceeded, RolledBack, TaskLost, TaskUnreach
 from stratagem.parameters import protocol
 from stratagem.parameters.asked import FreeMemory, ServerAsked
 from stratagem.parameters.planning import ModelPlan, Pieces
-from stratagem.parameters.protocol import ROLLED_BACK, STATE
+from stratagem.parameters.protocol import STATE
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 from stratagem.runtime.wire.failures import first_line
@@ -183,30 +183,16 @@ class Tie:
         """Whether all servers that take part are on this host."""
         return all(self._peer(server).transport == SHARED_MEMORY for server in self.participants)
 
-    def ask(
-        self,
-        server: int,
-        call: str,
-        fields: Fields,
-        tensors: Sequence[Any] = (),
-        *,
-        receives: bool = False,
-        seconds: float = protocol.CALL_SECONDS,
-    ) -> ServerAsked:
-        """Call a server about the model, and listen to it later.
+    def ask(self, server: int, call: str, fields: Fields, tensors: Sequence[Any] = ()) -> ServerAsked:
+        """Ask a server of the model for parameters, and listen to it later.
 
         Args:
             server: Its number.
             call: The call's name.
             fields: What goes with it.
             tensors: Arrays that go with it.
-            receives: Whether it sends parameters.
-            seconds: How long it may take.
         """
-        memory = self._memory[server] if receives else None
-        return ServerAsked(
-            self._peer(server), call, {"model": self.model, **fields}, tensors, memory, seconds
-        )
+        return self._asked(server, call, fields, tensors, self._memory[server], protocol.CALL_SECONDS)
 
     def call(
         self,
@@ -214,19 +200,22 @@ class Tie:
         call: str,
         fields: Fields,
         tensors: Sequence[Any] = (),
-        *,
-        receives: bool = False,
         seconds: float = protocol.CALL_SECONDS,
     ) -> Response:
-        """Call a server and listen to it; see `ask`.
+        """Call a server about the model, and listen to it, for so many seconds at most."""
+        return self._asked(server, call, fields, tensors, None, seconds).answer()
 
-        Raises:
-            RolledBack: The servers have gone back, or are about to.
-        """
-        answer = self.ask(server, call, fields, tensors, receives=receives, seconds=seconds).answer()
-        if answer.fields.get(STATE) == ROLLED_BACK:
-            raise RolledBack(str(answer.fields["why"]))
-        return answer
+    def _asked(
+        self,
+        server: int,
+        call: str,
+        fields: Fields,
+        tensors: Sequence[Any],
+        memory: FreeMemory | None,
+        seconds: float,
+    ) -> ServerAsked:
+        told = {"model": self.model, **fields}
+        return ServerAsked(self._peer(server), call, told, tensors, memory, seconds)
 
     def everywhere(self, act: Callable[[int], T]) -> list[T]:
         """Do something for every server at once."""

@@ -48,6 +48,11 @@ def told(value: object) -> str:
         return f"({', '.join(map(told, value))})"
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return f"an array {value.dtype}{list(value.shape)}"
+    return kind(value)
+
+
+def kind(value: object) -> str:
+    """What a value is, by its type alone: `a list`."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
