@@ -26,7 +26,7 @@ class Asked(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Contribution:
     """What a worker brings to an update.
 

@@ -16,6 +16,7 @@ from stratagem.parameters.authority import Authority, Decision
 from stratagem.parameters.bulletin import Bulletin
 from stratagem.parameters.fellows import Fellows
 from stratagem.parameters.gatherings import Gatherings
+from stratagem.parameters.locks import Changes
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
 from stratagem.parameters.snapshots import LONG, Snapshots
@@ -48,7 +49,7 @@ class Leader:
         self.authority = Authority(config.rule, len(config.workers), config.participants)
         self.gatherings = Gatherings()
         self.bulletin = Bulletin(config.workers)
-        self.changed = threading.Condition()
+        self.changed = Changes()
         self.is_open = False
         self.epoch: str | None = None
         self._fellows = Fellows(config, peers)
@@ -65,18 +66,20 @@ class Leader:
 
     def _arrived(self, epoch: str, push: Push, server: int, end: float) -> Decision | None:
         """A server has its part of a push; what becomes of it, if that is known before the end."""
-        with self.changed:
+        decision_of = self.authority.decision
+        with self.changed.lock:
             self._check(epoch)
-            known = self.authority.decision(*push[:3])
-            if known is not None:
-                return known
-            self.authority.arrived(push, server)
-            if self.authority.decision(*push[:3]) is not None:
-                self.changed.notify_all()
-            while (decision := self.authority.decision(*push[:3])) is None:
+            decision = decision_of(*push[:3])
+            if decision is None:
+                self.authority.arrived(push, server)
+                decision = decision_of(*push[:3])
+                if decision is not None:
+                    self.changed.notify_all()
+            while decision is None:
                 if not self.changed.wait(max(0.0, end - time.monotonic())):
                     return None
                 self._check(epoch)
+                decision = decision_of(*push[:3])
             return decision
 
     def decide(
@@ -116,7 +119,7 @@ class Leader:
 
     def may_go_on(self, epoch: str, worker: int, end: float) -> list[int]:
         """For whom a worker must wait: nobody, or those who have not come by the end."""
-        with self.changed:
+        with self.changed.lock:
             while (waits_for := self.authority.waits_for(worker)) and self.changed.wait(
                 max(0.0, end - time.monotonic())
             ):

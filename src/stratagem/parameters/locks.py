@@ -1,57 +1,69 @@
-"""A lock that many may share to read, and one at a time holds alone to write."""
+"""Locks of the servers, made so that a push which meets nobody else passes them quickly."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
-class SharedLock:
-    """Readers share it; a writer has it alone, and goes before readers that come after it.
+class Changes(threading.Condition):
+    """A condition that does nothing to tell of a change where nobody waits for one.
 
-    It may be given back by another thread than the one that took it.
+    Attributes:
+        lock: What it guards is guarded by this; to hold it is to hold the condition, and quicker.
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self.lock = threading.RLock()
+        super().__init__(self.lock)
+        self._waiting = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for a change; whether there was one in time."""
+        self._waiting += 1
+        try:
+            return super().wait(timeout)
+        finally:
+            self._waiting -= 1
+
+    def notify_all(self) -> None:
+        """Tell all who wait of a change."""
+        if self._waiting:
+            super().notify_all()
+
+
+class SharedLock:
+    """A lock that many may share to read, and that a writer, in a `with` statement, has alone.
+
+    A writer goes before readers that come after it. Readers may give it back in another thread than they took it.
+    """
+
+    def __init__(self) -> None:
+        self._changes = Changes()
         self._readers = 0
         self._writers_waiting = 0
         self._is_written = False
 
     def acquire_shared(self) -> None:
         """Wait until nobody writes, or waits to."""
-        with self._changed:
+        with self._changes.lock:
             while self._is_written or self._writers_waiting:
-                self._changed.wait()
+                self._changes.wait()
             self._readers += 1
 
     def release_shared(self) -> None:
         """Read no more."""
-        with self._changed:
+        with self._changes.lock:
             self._readers -= 1
             if not self._readers:
-                self._changed.notify_all()
+                self._changes.notify_all()
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Hold it as a reader."""
-        self.acquire_shared()
-        try:
-            yield
-        finally:
-            self.release_shared()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold it as the writer."""
-        with self._changed:
+    def __enter__(self) -> None:
+        with self._changes.lock:
             self._writers_waiting += 1
             while self._is_written or self._readers:
-                self._changed.wait()
+                self._changes.wait()
             self._writers_waiting -= 1
             self._is_written = True
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._is_written = False
-                self._changed.notify_all()
+
+    def __exit__(self, *_: object) -> None:
+        with self._changes.lock:
+            self._is_written = False
+            self._changes.notify_all()

@@ -1,6 +1,6 @@
 """A model over parameter servers, as every worker plans it: who holds what, who computes what, and back again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,8 @@ class ModelPlan:
         named = [Leaf(each, leaf.shape, leaf.dtype) for each, leaf in zip(leaf_names, leaves, strict=True)]
         pieces = partition(named, options.partitioner, len(options.servers), self.plan.whole_because)
         self.parts: list[Part] = [self.plan.part(held) for held in pieces]
+        self._homes = _homes(self.parts, len(leaves))
+        self._num_leaves = len(leaves)
         self.programs: dict[str, Program] = {}
         self.configs = self._configured(name, named, slots)
 
@@ -106,24 +108,23 @@ class ModelPlan:
 
     def scatter(self, values: Sequence[Any]) -> Pieces:
         """For each server its pieces of what there is one of for each leaf."""
-        return [[piece.taken_from(values[piece.leaf]) for piece in part.pieces] for part in self.parts]
+        return [
+            [
+                values[piece.leaf] if piece.stop is None else piece.taken_from(values[piece.leaf])
+                for piece in part.pieces
+            ]
+            for part in self.parts
+        ]
 
-    def join(self, held: Sequence[Sequence[Array]]) -> list[Any]:
+    def join(
+        self, held: Sequence[Sequence[Any]], concatenate: Callable[[list[Any]], Any] = np.concatenate
+    ) -> list[Any]:
         """The leaves, from the pieces of all servers."""
-        found: dict[int, list[tuple[int, Array]]] = {}
-        for part, values in zip(self.parts, held, strict=True):
-            for piece, value in zip(part.pieces, values, strict=False):
-                found.setdefault(piece.leaf, []).append((piece.start, value))
-        return [_joined(found[leaf]) for leaf in range(len(found))]
+        return _joined(self._homes[: self._num_leaves], held, concatenate)
 
     def join_slots(self, held: Sequence[Sequence[Array]]) -> list[Any]:
         """The slots, from all values of all servers."""
-        found: dict[int, list[tuple[int, Array]]] = {}
-        for part, values in zip(self.parts, held, strict=True):
-            for kept, value in zip(part.slots, values[len(part.pieces) :], strict=True):
-                if kept.stop is not None or kept.slot not in found:
-                    found.setdefault(kept.slot, []).append((kept.start, value))
-        return [_joined(found[slot]) for slot in range(len(found))]
+        return _joined(self._homes[self._num_leaves :], held, np.concatenate)
 
     def split_leaves(self, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Parameters, and the non-trained state that lives on the servers."""
@@ -333,9 +334,29 @@ def _tensors(
     return [[name, [[server, key] for _, server, key in sorted(pieces)]] for name, pieces in found.items()]
 
 
-def _joined(pieces: list[tuple[int, Array]]) -> Any:
-    ordered = [value for _, value in sorted(pieces, key=lambda piece: piece[0])]
-    return ordered[0] if len(ordered) == 1 else np.concatenate(ordered)
+def _homes(parts: Sequence[Part], leaves: int) -> list[list[tuple[int, int]]]:
+    """For each leaf and then each slot where its pieces are, in the order of rows: servers, and places among what they hold."""
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for server, part in enumerate(parts):
+        kept = [(piece.leaf, piece.start, piece.stop) for piece in part.pieces]
+        kept += [(leaves + slot.slot, slot.start, slot.stop) for slot in part.slots]
+        for place, (each, start, stop) in enumerate(kept):
+            if stop is not None or each not in found:  # of copies, one is enough
+                found.setdefault(each, []).append((start, server, place))
+    return [[(server, place) for _, server, place in sorted(found[each])] for each in range(len(found))]
+
+
+def _joined(
+    homes: Sequence[Sequence[tuple[int, int]]],
+    held: Sequence[Sequence[Any]],
+    concatenate: Callable[[list[Any]], Any],
+) -> list[Any]:
+    return [
+        held[home[0][0]][home[0][1]]
+        if len(home) == 1
+        else concatenate([held[server][place] for server, place in home])
+        for home in homes
+    ]
 
 
 def _cut_spec(shape: tuple[int, ...], dtype: Any, rows: range | None) -> TensorSpec:

@@ -4,7 +4,6 @@ Updates are made in the order of the global step. Whoever learns of a decision c
 a lock, so that what they send is of one version, and the update may reuse the memory of the values it replaces.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -17,7 +16,7 @@ from stratagem.errors import ProtocolError, RolledBack
 from stratagem.parameters.authority import APPLIED, COUNTED, Decision
 from stratagem.parameters.averaging import AveragedUpdate, weighted, weights
 from stratagem.parameters.config import Held, StoreConfig
-from stratagem.parameters.locks import SharedLock
+from stratagem.parameters.locks import Changes, SharedLock
 from stratagem.parameters.machines import Push
 from stratagem.runtime.host_views import HostViews, host_view
 from stratagem.runtime.programs import CompiledProgram
@@ -115,14 +114,14 @@ class Store:
         self._prepared: tuple[str, dict[int, Array]] = ("", {})
         self._under_way: set[int] = set()
         self._lock = SharedLock()
-        self._changed = threading.Condition()
+        self._changed = Changes()
 
     # Values.
 
     def fill(self, version: int, values: Sequence[Array]) -> None:
         """Take values, and forget all that was pushed before; they are answered from when it is told to begin."""
         _check(values, self.config.held, "values")
-        with self._lock.alone(), self._changed:
+        with self._lock, self._changed.lock:
             with jax.enable_x64(True):
                 self._values = [jnp.array(value, device=self._device, copy=True) for value in values]
             jax.block_until_ready(self._values)
@@ -132,7 +131,7 @@ class Store:
         """Keep new values until `take` of the same token; others that are still waiting are forgotten."""
         held = self.config.held
         _check(list(values.values()), [held[index] for index in values], "values")
-        with self._changed:
+        with self._changed.lock:
             self._prepared = token, {index: np.array(value) for index, value in values.items()}
 
     def take(self, token: str, version: int, is_anew: bool) -> None:
@@ -149,7 +148,7 @@ class Store:
         """
         if not is_anew:
             self.wait_for(version)
-        with self._lock.alone(), self._changed:
+        with self._lock, self._changed.lock:
             known, values = self._prepared
             if token and token != known:
                 raise RolledBack("values that are to be taken were not prepared on this server")
@@ -172,12 +171,12 @@ class Store:
 
     def begin(self, epoch: str) -> None:
         """Answer from now on, with the values that were filled in."""
-        with self._changed:
+        with self._changed.lock:
             self.epoch = epoch
 
     def close(self) -> None:
         """Answer nothing more until it is filled again."""
-        with self._changed:
+        with self._changed.lock:
             self.epoch = None
             self._staged.clear()
             self._changed.notify_all()
@@ -207,7 +206,7 @@ class Store:
         """
         epoch = self.epoch
         while self.version < version:
-            with self._changed:
+            with self._changed.lock:
                 while self.version < version:
                     before = self.version
                     progressed = self._changed.wait(_LOOK_EVERY)
@@ -241,19 +240,19 @@ class Store:
                 for gradient, (shape, dtype) in zip(gradients, self._wanted, strict=True)
             ):
                 _check(gradients, self.config.leaves, "gradients")
-        with self._changed:
+        with self._changed.lock:
             self._staged.setdefault(push[:3], Staged(push.rows, tensors[:count], tensors[count:]))
 
     def own(self, push: Push) -> None:
         """Its worker is about to be answered although the push is not applied yet."""
-        with self._changed:
+        with self._changed.lock:
             staged = self._staged.get(push[:3])
             if staged is not None:
                 staged.own()
 
     def has(self, push: Push) -> bool:
         """Whether a push waits here."""
-        with self._changed:
+        with self._changed.lock:
             return push[:3] in self._staged
 
     def settle(self, push: Push, decision: Decision) -> None:
@@ -268,7 +267,7 @@ class Store:
         if decision.kind == APPLIED:
             self.apply(decision)
         if push[:3] in self._staged:  # dropped, or sent again after it was applied
-            with self._changed:
+            with self._changed.lock:
                 self._staged.pop(push[:3], None)
 
     # Updates.
@@ -281,7 +280,7 @@ class Store:
         """
         step, epoch = decision.step, self.epoch
         self.wait_for(step - 1)
-        with self._changed:
+        with self._changed.lock:
             self._check_epoch(epoch)
             is_mine = self.version < step and step not in self._under_way
             if is_mine:
@@ -296,7 +295,7 @@ class Store:
                 self._give_up(f"step {step} is to be made of {missing[0]}, which is not here")
             self._make(step, pushes, decision.cut, epoch)
         finally:
-            with self._changed:
+            with self._changed.lock:
                 self._under_way.discard(step)
                 if self.version >= step:
                     for push in decision.pushes:
@@ -319,15 +318,13 @@ class Store:
             told = [Staged(sum(push.rows for push in told), self._mean(told), ())]
             partials = [] if self._partials is None else self._partials(told[0].gradients, wait=True)
             shared = self._lead.commons(epoch or "", step, [np.asarray(partial) for partial in partials])
-        with self._lock.alone():
-            with self._changed:
-                self._check_epoch(epoch)
+        with self._lock:
+            self._check_epoch(epoch)
             try:
                 self._values = self._updated(told, [*shared, np.int32(step - 1)])
             except Exception as error:  # noqa: BLE001  the old values may be gone
                 self._give_up(f"the update failed: {error}")
-            with self._changed:
-                self.version = step
+            self.version = step  # of which `apply` tells
             if is_cut:
                 self._lead.cut(step, [np.array(host_view(value)) for value in self._values])
 

@@ -32,25 +32,27 @@ def host_view(array: jax.Array) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 class HostViews:
-    """Views of arrays whose memory stays the same from update to update, made once."""
+    """Views of the same variables after every update, made once for each place in memory that a variable has.
+
+    A variable's shape and dtype never change.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[int, np.ndarray[Any, np.dtype[Any]]] = {}
+        self._known: dict[tuple[int, int], np.ndarray[Any, np.dtype[Any]]] = {}
 
     def of(self, arrays: Sequence[jax.Array]) -> list[np.ndarray[Any, np.dtype[Any]]]:
-        """See `host_view`."""
+        """The first variables as they are now; see `host_view`."""
         views = []
-        for array in arrays:
-            view = self._known.get(array.unsafe_buffer_pointer())
-            if view is None or view.shape != array.shape or view.dtype != array.dtype:
-                view = self._view(array)
-            views.append(view)
+        for number, array in enumerate(arrays):
+            place = number, array.unsafe_buffer_pointer()
+            view = self._known.get(place)
+            views.append(self._view(place, array) if view is None else view)
         return views
 
-    def _view(self, array: jax.Array) -> np.ndarray[Any, np.dtype[Any]]:
+    def _view(self, place: tuple[int, int], array: jax.Array) -> np.ndarray[Any, np.dtype[Any]]:
         view = host_view(array)
         if _is_in_place(array):
             if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
-            self._known[array.unsafe_buffer_pointer()] = view
+            self._known[place] = view
         return view

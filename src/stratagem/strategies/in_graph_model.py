@@ -294,7 +294,7 @@ def _compute(trainable: Trainable, plan: ModelPlan, alone: bool) -> Callable[...
     def compute(
         held: list[list[Any]], own: list[Any], turn: Any, seed: Any, number: Any, batch: Any
     ) -> tuple[Any, ...]:
-        params, shared = plan.split_leaves(_joined(plan.parts, held))
+        params, shared = plan.split_leaves(plan.join(held, jnp.concatenate))
         others = plan.with_shared(own, shared)
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), turn), number)
         gradients, after, told, commons = served_gradients(
@@ -304,19 +304,6 @@ def _compute(trainable: Trainable, plan: ModelPlan, alone: bool) -> Callable[...
         return (*(each for pieces in plan.scatter(gradients) for each in pieces), (told, kept, commons))
 
     return compute
-
-
-def _joined(parts: Sequence[Part], held: Sequence[Sequence[Any]]) -> list[Any]:
-    """The leaves, from the pieces of all servers; traceable."""
-    found: dict[int, list[tuple[int, Any]]] = {}
-    for part, values in zip(parts, held, strict=True):
-        for piece, value in zip(part.pieces, values, strict=True):
-            found.setdefault(piece.leaf, []).append((piece.start, value))
-    ordered = [sorted(found[leaf], key=lambda piece: piece[0]) for leaf in range(len(found))]
-    return [
-        pieces[0][1] if len(pieces) == 1 else jnp.concatenate([value for _, value in pieces])
-        for pieces in ordered
-    ]
 
 
 def _mean(gradients: list[list[Any]], weights: Any) -> list[Any]:

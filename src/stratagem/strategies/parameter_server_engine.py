@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -60,48 +59,41 @@ class ParameterServerEngine:
 
     def build(self, trainable: Trainable) -> Step:
         """Compute, push, take what comes back."""
-        index = self._workers.index
+        index, replicas = self._workers.index, self.replicas
         averages = isinstance(self._options.rule, Sync)
-        whole = self.replicas.whole
+        brought = _same if replicas.read_host_memory else replicas.replicate
+        host = np.asarray if len(replicas) == 1 else _one_copy
         log = StepLog()
-        compiled: WeakKeyDictionary[_Served, Any] = WeakKeyDictionary()
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             model: _Served = state.recipe.served  # type: ignore[assignment]
             rows = count_rows(batch) if jax.tree.leaves(batch) else 0
             others, own, gradients, commons = state.flat_state, {}, model.nothing, []
             if rows:
-                if model not in compiled:
-                    compiled[model] = jax.jit(
-                        _compute(trainable, model.plan, index, averages), out_shardings=whole
+                compute = model.compiled.get(step)
+                if compute is None:
+                    compute = model.compiled[step] = jax.jit(
+                        _compute(trainable, model.plan, index, averages), out_shardings=replicas.whole
                     )
-                grads, others, own, commons = compiled[model](
-                    self._sent(state.flat_params),
-                    self._sent(state.flat_state),
+                grads, others, own, commons = compute(
+                    brought(state.flat_params),
+                    brought(state.flat_state),
                     np.int32(state.step),
                     state.recipe.seed,
                     batch,
                 )
-                gradients = model.plan.scatter([_host(grad) for grad in grads])
+                gradients = model.plan.scatter([host(grad) for grad in grads])
             told = {name: float(value) for name, value in own.items()} if averages else {}
-            shared = [_host(common) for common in commons]
+            shared = [host(common) for common in commons]
             outcome = model.push(Contribution(rows, gradients, shared, told, int(state.step)))
             metrics = dict(outcome.metrics) if averages and outcome.metrics else own
             log.count(rows, outcome.update, metrics)
-            kept = replace(state, flat_state=list(others))
             told = {**metrics, "global_step": outcome.update, "dropped": model.link.dropped}
             if outcome.staleness is not None:
                 told["staleness"] = outcome.staleness
-            return model.renewed(kept, outcome), told
+            return model.renewed(state, outcome, others), told
 
         return step
-
-    def _sent(self, arrays: Arrays) -> Arrays:
-        """Arrays where this worker computes: a single CPU device reads them in place."""
-        if len(self.replicas) == 1 and self.replicas.devices[0].platform == "cpu":
-            return arrays
-        placed: Arrays = jax.device_put(arrays, self.replicas.whole)
-        return placed
 
 
 def _compute(trainable: Trainable, plan: ModelPlan, index: int, averages: bool) -> Any:
@@ -116,8 +108,13 @@ def _compute(trainable: Trainable, plan: ModelPlan, index: int, averages: bool) 
     return compute
 
 
-def _host(array: Any) -> Any:
-    """The array as the host sees it: one copy of it, where there is one on every device."""
+def _same(arrays: Arrays) -> Arrays:
+    """A single CPU device reads arrays of the host in place."""
+    return arrays
+
+
+def _one_copy(array: Any) -> Any:
+    """Of an array that is on every device, what the host sees of one."""
     return np.asarray(array if array.is_fully_replicated else array.addressable_data(0))
 
 
@@ -130,6 +127,9 @@ class _Served:
         overlaps: Whether to compute on while a push is under way.
         workers: The workers, of whom the chief may set values.
         state: The state as it was planned.
+
+    Attributes:
+        compiled: What each function that trains it computes here.
     """
 
     def __init__(
@@ -141,6 +141,7 @@ class _Served:
         self._workers = workers
         self.in_step = isinstance(plan.options.rule, Sync)
         self.form: TrainState = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+        self.compiled: dict[Step, Callable[..., Any]] = {}
         self._closing: list[Callable[[], object]] = []
         self.nothing: list[list[Any]] = [[] for _ in plan.parts]
         self._overlaps = overlaps
@@ -159,13 +160,20 @@ class _Served:
         result, self._under_way = self._under_way, None
         return None if result is None else result()
 
-    def renewed(self, state: TrainState, outcome: Outcome) -> TrainState:
-        """The state with what came back from the servers."""
-        if outcome.leaves is None:
-            return state
-        params, shared = self.plan.split_leaves(self.plan.join(outcome.leaves))
-        others = self.plan.with_shared(state.flat_state, shared)
-        return replace(state, flat_params=params, flat_state=others, step=np.int32(outcome.step))
+    def renewed(self, state: TrainState, outcome: Outcome, others: Arrays | None = None) -> TrainState:
+        """The state with what came back from the servers.
+
+        Args:
+            state: The state before.
+            outcome: What came back.
+            others: The non-trained state after this worker's step; as it was by default.
+        """
+        params, step = state.flat_params, state.step
+        others = state.flat_state if others is None else list(others)
+        if outcome.leaves is not None:
+            params, shared = self.plan.split_leaves(self.plan.join(outcome.leaves))
+            others, step = self.plan.with_shared(others, shared), np.int32(outcome.step)
+        return TrainState(params, state.flat_opt_state, others, state.flat_ema, step, state.recipe)
 
     def fetch(self, state: TrainState) -> TrainState:
         """All of it, at one step, from the servers."""

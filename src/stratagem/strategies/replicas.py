@@ -94,10 +94,12 @@ class Replicas:
         return all(self._is_here(leaf) for leaf in jax.tree.leaves(batch))
 
     def _is_here(self, leaf: Any) -> bool:
-        if isinstance(leaf, jax.Array):
-            sharding = leaf.sharding
-            return sharding is self.split or sharding is self.whole or sharding.device_set == self._device_set
-        return self.read_host_memory and isinstance(leaf, np.ndarray)
+        if isinstance(leaf, np.ndarray):  # first, as JAX takes longer to say what is an array of its own
+            return self.read_host_memory
+        if not isinstance(leaf, jax.Array):
+            return False
+        sharding = leaf.sharding
+        return sharding is self.split or sharding is self.whole or sharding.device_set == self._device_set
 
     def copy_on(self, device: jax.Device, arrays: Any) -> Any:
         """The copies on one device of arrays that are whole on every device, brought there if need be."""

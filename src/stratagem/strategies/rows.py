@@ -14,7 +14,11 @@ def count_rows(batch: Any) -> int:
     Raises:
         DataError: The arrays do not agree, or none has an axis.
     """
-    lengths = {leaf.shape[0] for leaf in map(_array, jax.tree.leaves(batch)) if leaf.shape}
+    leaves = jax.tree.leaves(batch)
+    try:
+        lengths = {leaf.shape[0] for leaf in leaves if leaf.shape}
+    except AttributeError:  # some are plain numbers or lists
+        lengths = {np.shape(leaf)[0] for leaf in leaves if np.ndim(leaf) > 0}
     if len(lengths) == 1:
         return int(lengths.pop())
     told = ", ".join(
@@ -25,10 +29,6 @@ def count_rows(batch: Any) -> int:
     raise DataError(
         f"the arrays of a batch must have the same number of rows, this one has {told or 'no array with rows'}"
     )
-
-
-def _array(leaf: Any) -> Any:
-    return leaf if hasattr(leaf, "shape") else np.asarray(leaf)
 
 
 def share_of(rows: int, index: int, count: int) -> slice:

@@ -14,6 +14,8 @@ from stratagem.runtime.programs.container import Container
 from stratagem.runtime.programs.summary import ProgramSummary, TensorSpec
 from stratagem.runtime.programs.verification import VerifiedProgram
 
+_HOST = np.ndarray, np.generic
+
 
 class CompiledProgram:
     """Runs a program on flat arrays.
@@ -79,7 +81,8 @@ class CompiledProgram:
         if len(arrays) != len(expected):
             raise ProgramRefused(f"the program takes {len(expected)} arrays and is called with {len(arrays)}")
         for array, (shape, dtype) in zip(arrays, expected, strict=True):
-            if array.shape != shape or array.dtype != dtype:
+            # Of its own arrays JAX says itself what does not fit; others it may turn into what does.
+            if isinstance(array, _HOST) and (array.shape != shape or array.dtype != dtype):
                 self._refuse(arrays)
         if self._narrow:
             # JAX gives its own arrays of less than a byte another layout than compiled calls ask for.
@@ -94,7 +97,11 @@ class CompiledProgram:
             else:
                 results = self._compiled(*arrays)
             if wait:
-                jax.block_until_ready(results)
+                for result in results:
+                    result.block_until_ready()
+        except TypeError:
+            self._refuse(arrays)
+            raise
         except jax.errors.JaxRuntimeError as error:
             raise RemoteCallError(f"the program failed while it ran: {error}") from error
         with self._count_lock:

@@ -12,19 +12,10 @@ import msgpack
 import numpy as np
 
 from stratagem.errors import LimitExceeded, ProtocolError, RemoteError
-from stratagem.runtime.wire.arrays import Array, align, empty_aligned, raw_bytes, raw_view, sendable, typed
+from stratagem.runtime.wire.arrays import Array, empty_aligned, raw_bytes, raw_view, sendable
 from stratagem.runtime.wire.deadlines import Patience
-from stratagem.runtime.wire.dtypes import name_of
-from stratagem.runtime.wire.frames import (
-    INLINE,
-    MAGIC,
-    PREFIX,
-    Fields,
-    TensorSpec,
-    check_prefix,
-    decode_header,
-    encode_header,
-)
+from stratagem.runtime.wire.frames import MAGIC, PREFIX, Fields, check_prefix, decode_header, encode_header
+from stratagem.runtime.wire.layouts import INLINE, NO_TENSORS, Kind, Layout, TensorSpec, lay_out
 from stratagem.runtime.wire.limits import KIB, MIB, Limits
 from stratagem.runtime.wire.segments import IncomingSegment, OutgoingSegment
 from stratagem.runtime.wire.streams import Stream
@@ -42,8 +33,8 @@ class Message(NamedTuple):
 
     Attributes:
         header: The header as received, for the transcript of a handshake.
-        borrowed: Whether some tensors are read-only views of shared memory, good until the far side's next
-            message.
+        borrowed: Whether some tensors are read-only views of memory that is used again, good until the far side's
+            next message.
     """
 
     subject: str
@@ -85,6 +76,10 @@ class Channel:
         self._buffer_to_lend: Array = np.empty(0, np.uint8)
         self._unsent: int | None = None
         self._incoming = IncomingSegment()
+        # Of the last message with tensors, which the next one is mostly like.
+        self._said: tuple[list[Kind], Layout] = [], NO_TENSORS
+        self._heard = NO_TENSORS
+        self._memory: tuple[list[Array], list[Array]] = [], []
 
     # ---------------------------------------------------------------- sending
 
@@ -124,29 +119,30 @@ class Channel:
         """
         if not tensors:
             return self._send_plain(subject, fields, patience, timeout)
-        arrays = [sendable(tensor) for tensor in tensors]
-        names = [name_of(array.dtype) for array in arrays]
-        total = sum(array.nbytes for array in arrays)
-        self._check_far_limits(0, total, len(arrays))
-        offsets, descriptor = self._place(arrays)
+        arrays = [tensor if type(tensor) is np.ndarray else np.asarray(tensor) for tensor in tensors]
+        layout = self._layout(arrays)
+        self._check_far_limits(0, layout.total, len(arrays))
+        layout, descriptor = self._place(arrays, layout)
         try:
             segment = 0 if descriptor is None else self._outgoing.size
-            listed = [(name, array.shape, at) for name, array, at in zip(names, arrays, offsets, strict=True)]
-            header = encode_header(subject, fields, listed, timeout, segment, self._packer)
-            self._check_far_limits(len(header), total, len(arrays))
+            header = encode_header(subject, fields, layout.listed, timeout, segment, self._packer)
+            self._check_far_limits(len(header), layout.total, len(arrays))
         except RemoteError:
             if descriptor is not None:
                 # The far side has not seen this segment and never will.
                 self._outgoing.close()
             raise
-        inline = [
-            raw_view(array)
-            for array, offset in zip(arrays, offsets, strict=True)
-            if offset == INLINE and array.nbytes
-        ]
-        prefix = PREFIX.pack(MAGIC, len(header), sum(map(len, inline)))
-        self.stream.send([memoryview(prefix + header), *inline], patience, descriptor)
-        return header, len(prefix) + len(header) + total
+        frame = memoryview(PREFIX.pack(MAGIC, len(header), layout.inline) + header)
+        if layout.inline:
+            inline = [
+                raw_view(sendable(array))
+                for array, spec in zip(arrays, layout.specs, strict=True)
+                if spec.offset == INLINE and spec.nbytes
+            ]
+            self.stream.send([frame, *inline], patience, descriptor)
+        else:
+            self.stream.send((frame,), patience, descriptor)
+        return header, len(frame) + layout.total
 
     def _send_plain(
         self, subject: str, fields: Fields, patience: Patience, timeout: float | None
@@ -157,30 +153,29 @@ class Channel:
         self.stream.send((memoryview(frame),), patience)
         return header, len(frame)
 
-    def _place(self, arrays: Sequence[Array]) -> tuple[list[int], int | None]:
-        """Copy arrays into the segment if they are worth it; the offset of each array, and the segment if it is new."""
-        offsets = [INLINE] * len(arrays)
-        if not self.shares_memory:
-            return offsets, None
+    def _layout(self, arrays: Sequence[Array]) -> Layout:
+        """How to lay arrays out: in the segment if they are worth it."""
+        kinds: list[Kind] = [(array.dtype, array.shape) for array in arrays]
+        if kinds != self._said[0]:
+            is_large = sum(array.nbytes for array in arrays) >= SHARED_FROM
+            self._said = kinds, lay_out(kinds, self.shares_memory and is_large)
+        return self._said[1]
+
+    def _place(self, arrays: Sequence[Array], layout: Layout) -> tuple[Layout, int | None]:
+        """Copy arrays to where they belong in the segment; how they then lie, and the segment if it is new."""
+        if not layout.end:
+            return layout, None
         if len(arrays) == 1 and arrays[0] is self._lent:
             self._lent = None
-            return [0], self._announced()
-        if sum(array.nbytes for array in arrays) < SHARED_FROM:
-            return offsets, None
-        end = 0
-        for index, array in enumerate(arrays):
-            if array.nbytes:
-                offsets[index] = end
-                end = align(end + array.nbytes)
+            return layout, self._announced()
         try:
-            self._reserve(end)
+            self._reserve(layout.end)
         except LimitExceeded:
             # The socket carries them as well, only slower.
-            return [INLINE] * len(arrays), None
-        for array, offset in zip(arrays, offsets, strict=True):
-            if offset != INLINE:
-                self._outgoing.write(offset, raw_bytes(array))
-        return offsets, self._announced()
+            return lay_out([(spec.dtype, spec.shape) for spec in layout.specs], in_segment=False), None
+        for array, place in zip(arrays, self._outgoing.places(layout), strict=True):
+            place[...] = array
+        return layout, self._announced()
 
     def _reserve(self, nbytes: int) -> None:
         try:
@@ -237,23 +232,22 @@ class Channel:
         header_bytes, payload_bytes = check_prefix(self._read(_PREFIX_BYTES, rest), self.limits)
         data = self._read(header_bytes, rest)
         try:
-            subject, fields, specs, timeout, segment = decode_header(data, payload_bytes, self.limits)
+            subject, fields, layout, timeout, segment = decode_header(
+                data, payload_bytes, self.limits, self._heard
+            )
             # A descriptor that came along may belong to a frame that follows in the buffer.
             is_last = self._end - self._start <= payload_bytes
             if segment or (is_last and self._descriptor is not None):
                 self._adopt(segment)
-            lent = self._lent_out(specs, borrow)
-            tensors = [self._target(spec, index, lent, into) for index, spec in enumerate(specs)]
+            tensors, to_fill = self._targets(layout, borrow, into) if layout.specs else ([], [])
         except RemoteError:
             self._skip(payload_bytes, rest)
             raise
-        nbytes = _PREFIX_BYTES + header_bytes
-        borrowed = False
-        if specs:
-            borrowed = self._read_tensors(specs, tensors, rest)
-            nbytes += sum(spec.nbytes for spec in specs)
+        if to_fill:
+            self._read_tensors(layout, to_fill, rest)
         self.is_intact = True
-        return Message(subject, fields, tensors, timeout, data, nbytes, borrowed)
+        nbytes = _PREFIX_BYTES + header_bytes + layout.total
+        return Message(subject, fields, tensors, timeout, data, nbytes, borrowed=tensors is not to_fill)
 
     def _adopt(self, size: int) -> None:
         """Take the segment that came with the frame, which must be so large; 0 means none may have come."""
@@ -268,53 +262,68 @@ class Channel:
             os.close(descriptor)
         raise ProtocolError("a descriptor that was not announced, or the reverse")
 
-    def _lent_out(self, specs: Sequence[TensorSpec], borrow: Callable[[Array], Array] | None) -> Array | None:
-        """The segment as the tensors in it are to be seen; `None` if they are to be copied, or there are none."""
-        if borrow is None or all(spec.offset == INLINE for spec in specs):
-            return None
-        return borrow(self._incoming.view)
+    def _targets(
+        self, layout: Layout, borrow: Callable[[Array], Array] | None, into: Sequence[Array | None] | None
+    ) -> tuple[list[Array], list[Array]]:
+        """The tensors, and the arrays behind them that are still to be filled.
 
-    def _target(
-        self, spec: TensorSpec, index: int, lent: Array | None, into: Sequence[Array | None] | None
-    ) -> Array:
-        """The array that will hold a tensor: the caller's, a view of shared memory, or a new one."""
+        They are the caller's arrays, or new ones, or read-only views of memory that is used again.
+        """
+        self._incoming.check(layout)
+        is_known = layout is self._heard
+        if not is_known:
+            self._heard, self._memory = layout, ([], [])
+        # Bytes of a bool are checked, so the far side must not be able to change them afterwards.
+        if borrow is not None and into is None and layout.is_plain:
+            if layout.end and not layout.inline:
+                if borrow is in_place:
+                    return list(self._incoming.tensors(layout)), []
+                lent = borrow(self._incoming.view)
+                return [spec.within(lent) for spec in layout.specs], []
+            if borrow is in_place and not layout.end and is_known:
+                return self._used_again(layout)
+        targets = [self._target(spec, index, into) for index, spec in enumerate(layout.specs)]
+        return targets, targets
+
+    def _used_again(self, layout: Layout) -> tuple[list[Array], list[Array]]:
+        """Memory for messages that come one like the other: what they show, and the same to fill."""
+        if not self._memory[0]:
+            arrays = [_new(spec) for spec in layout.specs]
+            self._memory = [_read_only(array) for array in arrays], arrays
+        return list(self._memory[0]), self._memory[1]
+
+    def _target(self, spec: TensorSpec, index: int, into: Sequence[Array | None] | None) -> Array:
+        """The caller's array for a tensor, or a new one."""
+        given = None
         if into is not None:
             if index >= len(into):
                 raise ProtocolError(f"more tensors than the {len(into)} arrays given to receive into")
             given = into[index]
-            if given is not None:
-                fits = given.dtype == spec.dtype and given.shape == spec.shape
-                if not (fits and given.flags.c_contiguous and given.flags.writeable):
-                    raise ProtocolError(
-                        f"tensor {index} is {spec.dtype}{list(spec.shape)}; the array to receive it into is "
-                        f"{given.dtype}{list(given.shape)}: it must be the same, contiguous and writable"
-                    )
-                return given
-        if spec.offset != INLINE:
-            raw = self._incoming.slice(spec.offset, spec.nbytes, lent)
-            # Bytes of a bool are checked, so the far side must not be able to change them afterwards.
-            if lent is not None and spec.dtype.kind != "b":
-                return typed(raw, spec.dtype, spec.shape)
-        return empty_aligned(spec.dtype, spec.shape, spec.nbytes)
+        if given is None:
+            return _new(spec)
+        fits = given.dtype == spec.dtype and given.shape == spec.shape
+        if not (fits and given.flags.c_contiguous and given.flags.writeable):
+            raise ProtocolError(
+                f"tensor {index} is {spec.dtype}{list(spec.shape)}; the array to receive it into is "
+                f"{given.dtype}{list(given.shape)}: it must be the same, contiguous and writable"
+            )
+        return given
 
-    def _read_tensors(self, specs: list[TensorSpec], targets: list[Array], patience: Patience) -> bool:
-        """Receive into the targets what is not there already; whether some are views of shared memory."""
-        borrowed = False
-        for spec, target in zip(specs, targets, strict=True):
-            if spec.offset == INLINE:
-                if spec.nbytes:
-                    self._read_into(raw_view(target), patience)
-            elif target.flags.writeable:
-                np.copyto(raw_bytes(target), self._incoming.slice(spec.offset, spec.nbytes))
-            else:
-                borrowed = True
+    def _read_tensors(self, layout: Layout, targets: list[Array], patience: Patience) -> None:
+        """Fill the targets."""
+        for spec, target in zip(layout.specs, targets, strict=True):
+            if spec.offset != INLINE:
+                target[...] = spec.within(self._incoming.view)
+            elif spec.nbytes:
+                self._read_into(raw_view(target), patience)
         self.is_intact = True
-        for spec, target in zip(specs, targets, strict=True):
+        if layout.is_plain:
+            return
+        for spec, target in zip(layout.specs, targets, strict=True):
             if spec.dtype.kind == "b" and spec.nbytes and raw_bytes(target).max() > 1:
                 # NumPy counts and masks with bools by the byte: other values would make it overrun.
                 raw_bytes(target)[:] = 0
                 raise ProtocolError("a bool tensor with bytes other than 0 and 1")
-        return borrowed
 
     def _fill(self, patience: Patience) -> None:
         """Receive what there is into the buffer, after what it holds."""
@@ -383,3 +392,13 @@ class Channel:
             self._descriptor = None
         self._outgoing.close()
         self._incoming.close()
+
+
+def _new(spec: TensorSpec) -> Array:
+    return empty_aligned(spec.dtype, spec.shape, spec.nbytes)
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
-import numpy as np
 
 from stratagem.errors import LimitExceeded, ProtocolError
-from stratagem.runtime.wire.dtypes import dtype_of
+from stratagem.runtime.wire.layouts import NO_TENSORS, Layout, read_layout
 from stratagem.runtime.wire.limits import Limits
 
 Fields: TypeAlias = dict[str, Any]
@@ -21,19 +20,8 @@ Fields: TypeAlias = dict[str, Any]
 
 MAGIC = b"SGMW"
 PREFIX = struct.Struct("!4sIQ")
-INLINE = -1
 MAX_DEPTH = 16
-MAX_DIMENSIONS = 64
 _PLAIN = (type(None), bool, int, float, str, bytes)
-
-
-class TensorSpec(NamedTuple):
-    """One tensor of a frame: what it is, and its offset in the segment or `INLINE`."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    nbytes: int
-    offset: int
 
 
 class Header(NamedTuple):
@@ -42,14 +30,14 @@ class Header(NamedTuple):
     Attributes:
         subject: The call's name in a request; how it went in a reply.
         fields: Plain values.
-        tensors: What follows the header, or lies in the segment, in order.
+        layout: What follows the header, or lies in the segment, in order.
         timeout: How many seconds the sender will wait for an answer, if it said so.
         segment: Size of the new segment whose descriptor comes with this frame; 0 if none does.
     """
 
     subject: str
     fields: Fields
-    tensors: list[TensorSpec]
+    layout: Layout
     timeout: float | None
     segment: int
 
@@ -101,13 +89,13 @@ def _check_plain(value: Any) -> None:
 def encode_header(
     subject: str,
     fields: Fields,
-    tensors: Sequence[tuple[str, tuple[int, ...], int]],
+    listed: Sequence[Any],
     timeout: float | None = None,
     segment: int = 0,
     packer: Any = None,
 ) -> bytes:
-    """The header of a frame that carries these tensors, given by dtype's name, shape and offset."""
-    return pack((subject, fields, tensors, timeout, segment), packer)
+    """The header of a frame that carries tensors as a layout lists them."""
+    return pack((subject, fields, listed, timeout, segment), packer)
 
 
 def check_prefix(prefix: bytes, limits: Limits) -> tuple[int, int]:
@@ -122,8 +110,15 @@ def check_prefix(prefix: bytes, limits: Limits) -> tuple[int, int]:
     return header, payload
 
 
-def decode_header(data: bytes, payload: int, limits: Limits) -> Header:
-    """The header, checked; its inline tensors fill the payload exactly."""
+def decode_header(data: bytes, payload: int, limits: Limits, last: Layout = NO_TENSORS) -> Header:
+    """The header, checked; its inline tensors fill the payload exactly.
+
+    Args:
+        data: The bytes.
+        payload: How many follow them.
+        limits: What is accepted.
+        last: A layout that was accepted before, which this one may be like.
+    """
     value = _unpack(data)
     if type(value) is not list or len(value) != 5:
         raise ProtocolError("a header that is not [subject, fields, tensors, timeout, segment]")
@@ -136,30 +131,7 @@ def decode_header(data: bytes, payload: int, limits: Limits) -> Header:
         raise ProtocolError(f"a header with the timeout {timeout!r:.40}")
     if type(segment) is not int or segment < 0:
         raise ProtocolError(f"a header with a segment of size {segment!r:.40}")
-    if len(listed) > limits.tensors:
-        raise LimitExceeded(f"{len(listed)} tensors in a frame; at most {limits.tensors} are accepted")
-    if not listed and payload == 0:
-        return Header(subject, fields, [], timeout, segment)
-    tensors = [_decode_tensor(entry) for entry in listed]
-    total = sum(tensor.nbytes for tensor in tensors)
-    if total > limits.frame_bytes:
-        raise LimitExceeded(f"{total} bytes of tensors in a frame; at most {limits.frame_bytes} are accepted")
-    inline = sum(tensor.nbytes for tensor in tensors if tensor.offset == INLINE)
-    if inline != payload:
-        raise ProtocolError(f"tensors of {inline} bytes announced with a payload of {payload}")
-    return Header(subject, fields, tensors, timeout, segment)
-
-
-def _decode_tensor(entry: Any) -> TensorSpec:
-    if type(entry) is not list or len(entry) != 3:
-        raise ProtocolError("a tensor that is not [dtype, shape, offset]")
-    name, shape, offset = entry
-    dtype = dtype_of(name)
-    if type(shape) is not list or len(shape) > MAX_DIMENSIONS:
-        raise ProtocolError(f"a tensor with the shape {shape!r:.80}")
-    for size in shape:
-        if type(size) is not int or size < 0:
-            raise ProtocolError(f"a tensor with the shape {shape!r:.80}")
-    if type(offset) is not int or offset < INLINE:
-        raise ProtocolError(f"a tensor at offset {offset!r:.40}")
-    return TensorSpec(dtype, tuple(shape), math.prod(shape) * dtype.itemsize, offset)
+    layout = last if listed == last.listed else read_layout(listed, limits)
+    if layout.inline != payload:
+        raise ProtocolError(f"tensors of {layout.inline} bytes announced with a payload of {payload}")
+    return Header(subject, fields, layout, timeout, segment)

@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 
 from stratagem.errors import ProtocolError
-from stratagem.runtime.wire.arrays import ALIGNMENT, Array
+from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.foreign import during_allocation, reason
+from stratagem.runtime.wire.layouts import NO_TENSORS, Layout
 from stratagem.runtime.wire.limits import KIB, MIB
 
 _SMALLEST: Final = 256 * KIB
@@ -35,6 +36,7 @@ class OutgoingSegment:
         self._descriptor: int | None = None
         self._reserved = 0
         self._little_used = 0
+        self._places = NO_TENSORS, list[Array]()
 
     def reserve(self, size: int) -> int | None:
         """Make room for so many bytes; returns a descriptor to send if the segment is a new one.
@@ -74,9 +76,11 @@ class OutgoingSegment:
         self._view = np.frombuffer(mmap.mmap(self._descriptor, size), np.uint8)
         self.size = size
 
-    def write(self, offset: int, raw: Array) -> None:
-        """Copy bytes to an offset within what was reserved."""
-        np.copyto(self._view[offset : offset + raw.nbytes], raw)
+    def places(self, layout: Layout) -> list[Array]:
+        """Where the tensors of a layout go, for which room was reserved; the same for the same layout."""
+        if self._places[0] is not layout:
+            self._places = layout, [spec.within(self._view) for spec in layout.specs]
+        return self._places[1]
 
     def room(self, nbytes: int) -> Array:
         """The first bytes of what was reserved, to write to."""
@@ -87,6 +91,7 @@ class OutgoingSegment:
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._view, self._descriptor = _NOTHING, None
+        self._places = NO_TENSORS, []
         self.size = self._reserved = self._little_used = 0
 
 
@@ -99,6 +104,7 @@ class IncomingSegment:
 
     def __init__(self) -> None:
         self.view: Array = _NOTHING
+        self._seen = NO_TENSORS, list[Array]()
 
     def adopt(self, descriptor: int, size: int, limit: int) -> None:
         """Map the segment behind a received descriptor, which is closed in any case.
@@ -115,19 +121,24 @@ class IncomingSegment:
                 )
             # Not closed, only let go: arrays handed out earlier keep the old mapping alive.
             self.view = np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), np.uint8)
+            self._seen = NO_TENSORS, []
         except OSError as error:
             raise ProtocolError(f"a descriptor that is no shared memory: {reason(error)}") from error
         finally:
             os.close(descriptor)
 
-    def slice(self, offset: int, nbytes: int, lent: Array | None = None) -> Array:
-        """Bytes of the segment, or of what was made of its view; `ProtocolError` if it has no such part."""
-        if offset + nbytes > self.view.nbytes or offset % ALIGNMENT:
-            raise ProtocolError(
-                f"a tensor of {nbytes} bytes at offset {offset} of a segment of {self.view.nbytes}"
-            )
-        return (self.view if lent is None else lent)[offset : offset + nbytes]
+    def check(self, layout: Layout) -> None:
+        """Raise `ProtocolError` unless there is a segment with room for a layout."""
+        if layout.end > self.view.nbytes:
+            raise ProtocolError(f"tensors up to byte {layout.end} of a segment of {self.view.nbytes}")
+
+    def tensors(self, layout: Layout) -> list[Array]:
+        """The tensors of a layout that was checked; the same arrays for the same layout."""
+        if self._seen[0] is not layout:
+            self._seen = layout, [spec.within(self.view) for spec in layout.specs]
+        return self._seen[1]
 
     def close(self) -> None:
         """Let go of the mapping."""
         self.view = _NOTHING
+        self._seen = NO_TENSORS, []

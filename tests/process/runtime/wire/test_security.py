@@ -20,7 +20,8 @@ from stratagem.runtime.wire.addresses import address_at
 from stratagem.runtime.wire.channels import Channel, Message
 from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.dialing import Dialer
-from stratagem.runtime.wire.frames import INLINE, MAGIC, PREFIX, pack
+from stratagem.runtime.wire.frames import MAGIC, PREFIX, pack
+from stratagem.runtime.wire.layouts import INLINE
 from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION
 from stratagem.runtime.wire.streams import Stream
 

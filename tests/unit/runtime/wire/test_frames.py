@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from stratagem.errors import LimitExceeded, ProtocolError, RemoteError
 from stratagem.runtime.wire.frames import (
-    INLINE,
     MAGIC,
     MAX_DEPTH,
     PREFIX,
@@ -21,6 +20,7 @@ from stratagem.runtime.wire.frames import (
     pack,
     unpack,
 )
+from stratagem.runtime.wire.layouts import INLINE, read_layout
 from stratagem.runtime.wire.limits import Limits
 
 LIMITS = Limits(header_bytes=1000, frame_bytes=4096, tensors=4)
@@ -41,7 +41,8 @@ def test_what_is_encoded_is_decoded() -> None:
         2.5,
         4096,
     )
-    assert [(t.dtype.name, t.shape, t.nbytes, t.offset) for t in found.tensors] == [
+    assert (found.layout.total, found.layout.inline, found.layout.end) == (25, 24, 65)
+    assert [(t.dtype.name, t.shape, t.nbytes, t.offset) for t in found.layout.specs] == [
         ("float32", (2, 3), 24, INLINE),
         ("int8", (), 1, 64),
         ("uint16", (0, 7), 0, INLINE),
@@ -85,6 +86,7 @@ def test_a_prefix_is_held_to_the_limits(prefix: bytes, error: type[Exception], w
         header(["float32", [True], INLINE]),
         header(["float32", [1] * 65, INLINE]),
         header(["float32", [1], -2]),
+        header(["float32", [1], 32]),
         header(["float32", [1], INLINE]),
         header([["float32"], [1], INLINE]),
         header("float32"),
@@ -103,6 +105,16 @@ def test_tensors_are_held_to_the_limits() -> None:
         decode_header(header(*[["int8", [2048], 0]] * 3), 0, LIMITS)
     with pytest.raises(LimitExceeded):
         decode_header(header(["int8", [2**62, 2**62], INLINE]), 0, LIMITS)
+
+
+def test_a_header_like_the_last_one_has_its_layout() -> None:
+    listed = [["float32", [2, 3], INLINE], ["int8", [], 64]]
+    last = read_layout(listed, LIMITS)
+    assert decode_header(header(*listed), 24, LIMITS, last).layout is last
+    with pytest.raises(ProtocolError, match="payload"):
+        decode_header(header(*listed), 25, LIMITS, last)
+    assert decode_header(header(["int8", [24], INLINE]), 24, LIMITS, last).layout.specs[0].shape == (24,)
+    assert decode_header(header(), 0, LIMITS, last).layout.specs == []
 
 
 def test_depth_is_limited() -> None:

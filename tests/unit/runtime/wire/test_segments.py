@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 from stratagem.errors import LimitExceeded, ProtocolError
+from stratagem.runtime.wire.layouts import Layout, lay_out, read_layout
+from stratagem.runtime.wire.limits import Limits
 from stratagem.runtime.wire.segments import IncomingSegment, OutgoingSegment
 
 LIMIT = 1 << 30
+
+
+def bytes_at(offset: int, nbytes: int) -> Layout:
+    return read_layout([["uint8", [nbytes], offset]], Limits(frame_bytes=LIMIT))
 
 
 def descriptors() -> int:
@@ -30,11 +36,18 @@ def memfd(size: int, seals: int) -> int:
 def test_one_side_writes_and_the_other_reads() -> None:
     before = descriptors()
     outgoing, incoming = OutgoingSegment(), IncomingSegment()
-    descriptor = outgoing.reserve(1000)
+    layout = lay_out(
+        [(np.dtype(np.float32), (3,)), (np.dtype(np.int8), (0, 2)), (np.dtype(np.uint8), (100,))], True
+    )
+    descriptor = outgoing.reserve(layout.end)
     assert descriptor is not None
     incoming.adopt(os.dup(descriptor), outgoing.size, LIMIT)
-    outgoing.write(64, np.full(100, 7, np.uint8))
-    view = incoming.slice(64, 100)
+    for value, place in zip((1.5, 0, 7), outgoing.places(layout), strict=True):
+        place[...] = value
+    incoming.check(layout)
+    floats, nothing, view = incoming.tensors(layout)
+    assert (floats == 1.5).all()
+    assert nothing.shape == (0, 2)
     assert (view == 7).all()
     with pytest.raises(ValueError, match="read-only"):
         view[0] = 1
@@ -43,8 +56,26 @@ def test_one_side_writes_and_the_other_reads() -> None:
     outgoing.close()
     incoming.close()
     assert (view == 7).all(), "a view outlives its segment"
-    del view
+    del floats, nothing, view, place
     assert descriptors() == before
+
+
+def test_tensors_that_lie_alike_are_the_same_until_there_is_another_segment() -> None:
+    outgoing, incoming = OutgoingSegment(), IncomingSegment()
+    layout, other = bytes_at(0, 100), bytes_at(64, 100)
+    for _ in range(2):
+        descriptor = outgoing.reserve(max(1000, outgoing.size + 1))
+        assert descriptor is not None
+        incoming.adopt(os.dup(descriptor), outgoing.size, LIMIT)
+        place, view = outgoing.places(layout)[0], incoming.tensors(layout)[0]
+        assert outgoing.places(layout)[0] is place
+        assert incoming.tensors(layout)[0] is view
+        place[...] = 3
+        assert (view == 3).all()
+        assert (incoming.tensors(other)[0] == [3] * 36 + [0] * 64).all()
+        assert incoming.tensors(layout)[0] is not view, "one layout is remembered"
+    outgoing.close()
+    incoming.close()
 
 
 def test_the_sender_cannot_cut_it_short() -> None:
@@ -83,15 +114,15 @@ def test_only_memory_is_mapped() -> None:
     assert descriptors() == before
 
 
-def test_slices_stay_within() -> None:
+def test_tensors_stay_within() -> None:
     incoming = IncomingSegment()
     with pytest.raises(ProtocolError):
-        incoming.slice(0, 1)
+        incoming.check(bytes_at(0, 1))
     incoming.adopt(memfd(4096, fcntl.F_SEAL_SHRINK), 4096, LIMIT)
-    assert incoming.slice(4096 - 64, 64).nbytes == 64
-    for offset, nbytes in ((0, 4097), (4096, 1), (1, 1), (2**63, 1), (64, 2**63)):
-        with pytest.raises(ProtocolError):
-            incoming.slice(offset, nbytes)
+    incoming.check(bytes_at(4096 - 64, 64))
+    for offset, nbytes in ((0, 4097), (4096, 1), (2**62, 1), (64, LIMIT)):
+        with pytest.raises(ProtocolError, match="of a segment of 4096"):
+            incoming.check(bytes_at(offset, nbytes))
 
 
 def test_memory_is_taken_only_as_it_is_used_and_a_large_idle_segment_is_dropped() -> None:
