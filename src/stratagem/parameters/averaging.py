@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.errors import RemoteCallError
-from stratagem.runtime.programs import CompiledProgram
+from stratagem.runtime.programs import CompiledProgram, TensorSpec
 
 
 class AveragedUpdate:
@@ -17,13 +16,14 @@ class AveragedUpdate:
     Args:
         update: The update as it was shipped: values, gradients and what follows them in, values out.
         values: How many values it updates.
+        gradients: How many gradients it takes.
     """
 
-    def __init__(self, update: CompiledProgram, values: int) -> None:
+    def __init__(self, update: CompiledProgram, values: int, gradients: int) -> None:
         self._update = update
-        self._given = [index for index in range(values) if index in update.donated]
-        self._lent = [index for index in range(values) if index not in update.donated]
-        self._jitted = jax.jit(self._traced, donate_argnums=0)
+        self._values = values
+        self._gradients = gradients
+        self._programs: dict[int, CompiledProgram] = {}
 
     def __call__(
         self,
@@ -43,23 +43,31 @@ class AveragedUpdate:
         Raises:
             RemoteCallError: It failed while it ran.
         """
-        try:
-            with jax.enable_x64(True), jax.default_device(self._update.device):
-                results = self._jitted(
-                    [values[index] for index in self._given],
-                    [values[index] for index in self._lent],
-                    weights(rows),
-                    [list(each) for each in gradients],
-                    list(others),
-                )
-                return list(jax.block_until_ready(results))
-        except jax.errors.JaxRuntimeError as error:
-            raise RemoteCallError(f"the program failed while it ran: {error}") from error
+        program = self._programs.get(len(rows))
+        if program is None:
+            program = self._programs[len(rows)] = self._made(len(rows))
+        flat = [each for push in gradients for each in push]
+        return program([*values, *flat, *others, weights(rows)], wait=True)
 
-    def _traced(self, given: Any, lent: Any, weights: Any, gradients: Any, others: Any) -> Any:
-        places = dict(zip((*self._given, *self._lent), (*given, *lent), strict=True))
-        values = [places[index] for index in range(len(places))]
-        return self._update.traceable(*values, *weighted(weights, gradients), *others)
+    def _made(self, pushes: int) -> CompiledProgram:
+        """The program for so many pushes."""
+        count, first = self._gradients, self._values
+        last = first + pushes * count
+        values, gradients, others = _cut(self._update.summary.inputs, first, first + count)
+
+        def averaged(*arrays: Any) -> Any:
+            values, flat, others = _cut(arrays, first, last)
+            lists = [flat[start : start + count] for start in range(0, len(flat), count)]
+            return self._update.traceable(*values, *weighted(others[-1], lists), *others[:-1])
+
+        inputs = (*values, *list(gradients) * pushes, *others, TensorSpec((pushes,), "float32"))
+        return self._update.derived(
+            averaged, inputs, tuple(each for each in self._update.donated if each < first)
+        )
+
+
+def _cut(things: Sequence[Any], first: int, last: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    return things[:first], things[first:last], things[last:]
 
 
 def weights(rows: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -335,7 +335,7 @@ class Store:
         if len(pushes) == 1:
             return self._update([*self._values, *pushes[0].gradients, *others], wait=True)
         if self._averaged is None:
-            self._averaged = AveragedUpdate(self._update, len(self._values))
+            self._averaged = AveragedUpdate(self._update, len(self._values), len(self.config.leaves))
         rows, gradients = [push.rows for push in pushes], [push.gradients for push in pushes]
         return self._averaged(self._values, rows, gradients, others)
 

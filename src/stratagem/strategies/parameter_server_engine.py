@@ -83,7 +83,7 @@ class ParameterServerEngine:
                     batch,
                 )
                 gradients = model.plan.scatter([host(grad) for grad in grads])
-            told = {name: float(value) for name, value in own.items()} if averages else {}
+            told = {name: float(host(value)) for name, value in own.items()} if averages else {}
             shared = [host(common) for common in commons]
             outcome = model.push(Contribution(rows, gradients, shared, told, int(state.step)))
             metrics = dict(outcome.metrics) if averages and outcome.metrics else own

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -108,6 +109,23 @@ class CompiledProgram:
             self._calls += 1
         return list(results)
 
+    def derived(
+        self,
+        traceable: Callable[..., tuple[jax.Array, ...]],
+        inputs: Sequence[TensorSpec],
+        donated: tuple[int, ...],
+    ) -> "CompiledProgram":
+        """A program for the same device that takes something else, and gives what this one gives.
+
+        Args:
+            traceable: What it does, with the help of this one's `traceable`.
+            inputs: What it takes.
+            donated: Indices of the inputs whose memory becomes a result's.
+        """
+        compiled = _compiled(traceable, inputs, donated, self.device)
+        summary = replace(self.summary, inputs=tuple(inputs))
+        return CompiledProgram(compiled, traceable, summary, self.device, donated, _memory(compiled, summary))
+
     def _refuse(self, arrays: Sequence[Any]) -> None:
         for position, (array, spec) in enumerate(zip(arrays, self.summary.inputs, strict=True)):
             got = TensorSpec(tuple(array.shape), str(array.dtype))
@@ -134,17 +152,8 @@ def compile_program(
     if wrong:
         raise ProgramRefused(f"cannot donate inputs {wrong}: the program has {len(inputs)} inputs")
     donated = _usable(donate, inputs, program.summary.outputs)
-    sharding = SingleDeviceSharding(device)
-    try:
-        with jax.enable_x64(True):
-            shapes = [
-                jax.ShapeDtypeStruct(spec.shape, np.dtype(spec.dtype), sharding=sharding) for spec in inputs
-            ]
-            traceable = _exported(program.container).call
-            jitted = jax.jit(traceable, donate_argnums=donated, out_shardings=sharding)
-            compiled = jitted.lower(*shapes).compile()
-    except (jax.errors.JaxRuntimeError, ValueError, NotImplementedError, TypeError) as error:
-        raise ProgramRefused(f"the program does not compile on {device}: {error}") from error
+    traceable = _exported(program.container).call
+    compiled = _compiled(traceable, inputs, donated, device)
     memory_bytes = _memory(compiled, program.summary)
     if memory_bytes > memory_limit:
         raise ProgramRefused(
@@ -152,6 +161,21 @@ def compile_program(
             f"{memory_limit}"
         )
     return CompiledProgram(compiled, traceable, program.summary, device, donated, memory_bytes)
+
+
+def _compiled(
+    traceable: Callable[..., Any], inputs: Sequence[TensorSpec], donated: tuple[int, ...], device: jax.Device
+) -> Any:
+    sharding = SingleDeviceSharding(device)
+    try:
+        with jax.enable_x64(True):
+            shapes = [
+                jax.ShapeDtypeStruct(spec.shape, np.dtype(spec.dtype), sharding=sharding) for spec in inputs
+            ]
+            jitted = jax.jit(traceable, donate_argnums=donated, out_shardings=sharding)
+            return jitted.lower(*shapes).compile()
+    except (jax.errors.JaxRuntimeError, ValueError, NotImplementedError, TypeError) as error:
+        raise ProgramRefused(f"the program does not compile on {device}: {error}") from error
 
 
 def _usable(
