@@ -10,6 +10,7 @@ from pathlib import Path
 from stratagem import environment
 from stratagem.devices import virtual_device_environment
 from stratagem.errors import LaunchError
+from stratagem.launch.copying import copying_environment
 from stratagem.launch.task import TaskName
 
 SERVE = (sys.executable, "-P", "-m", "stratagem", "serve")
@@ -161,6 +162,7 @@ class Run:
             environment.SECRET: self.secret,
             environment.KERAS_BACKEND: "jax",  # the one that trains under strategies
             **self.inherited,
+            **copying_environment(self.inherited),
             **self.shape.device_environment(task, self.inherited),
             **self.shape.import_environment(task, self.inherited),
             "PYTHONUNBUFFERED": "1",  # or a task's lines would come in blocks, long after they were printed

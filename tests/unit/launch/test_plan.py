@@ -41,6 +41,16 @@ def test_environment_adds_and_keeps() -> None:
     assert json.loads(env["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
 
 
+def test_large_copies_go_past_the_caches_unless_the_user_has_said_otherwise() -> None:
+    name, said = "GLIBC_TUNABLES", "glibc.cpu.x86_non_temporal_threshold"
+    for task in SHAPE.tasks:
+        assert environment_of(SHAPE, task)[name] == f"{said}=0x100000"
+    task = TaskName("ps", 0)
+    other = environment_of(SHAPE, task, GLIBC_TUNABLES="glibc.malloc.check=3")
+    assert other[name] == f"glibc.malloc.check=3:{said}=0x100000"
+    assert environment_of(SHAPE, task, GLIBC_TUNABLES=f"{said}=0x800000")[name] == f"{said}=0x800000"
+
+
 def test_a_secret_of_the_user_is_kept() -> None:
     assert environment_of(SHAPE, TaskName("ps", 0), STRATAGEM_SECRET="mine")["STRATAGEM_SECRET"] == "mine"
 
