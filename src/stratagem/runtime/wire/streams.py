@@ -88,6 +88,8 @@ class Stream:
         if self.is_tls:
             self._sock.settimeout(seconds)
             return
+        if seconds is None and option == _RECEIVING and not self.is_unix:
+            return  # an earlier limit remains, and `receive` begins anew when it is over
         # Near enough is good enough: successive calls with the same timeout then set nothing.
         if seconds is None or armed is None or abs(seconds - armed) > min(armed * _PART, _TOLERANCE):
             whole, part = divmod(max(seconds, _SHORTEST) if seconds is not None else 0.0, 1)
@@ -96,11 +98,16 @@ class Stream:
 
     def receive(self, view: memoryview, patience: Patience) -> int:
         """Receive at least one byte into the view; how many there were."""
-        try:
-            self._arm(_RECEIVING, patience)
-            count = self._sock.recv_into(view)
-        except OSError as error:
-            raise during_transfer(error) from error
+        while True:
+            try:
+                self._arm(_RECEIVING, patience)
+                count = self._sock.recv_into(view)
+                break
+            except BlockingIOError as error:
+                if patience.remaining() is not None:
+                    raise during_transfer(error) from error
+            except OSError as error:
+                raise during_transfer(error) from error
         if count == 0:
             raise TaskLost(_CLOSED)
         return count

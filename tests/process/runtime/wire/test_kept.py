@@ -3,15 +3,16 @@
 import os
 import queue
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from stratagem.errors import RemoteError, TaskLost
+from stratagem.errors import DeadlineExceeded, RemoteError, TaskLost
 from stratagem.runtime.wire import Listener, Peer, Reply, Request
 from stratagem.runtime.wire.channels import SHARED_FROM, Channel, in_place
-from stratagem.runtime.wire.deadlines import Stall
+from stratagem.runtime.wire.deadlines import FOREVER, Stall
 
 STALL = Stall(10.0)
 LARGE = 4 * SHARED_FROM
@@ -54,6 +55,39 @@ def test_lent_memory_arrives_as_it_was_written(shared_memory: bool) -> None:
                 assert message.fields == {"value": value}
                 assert message.borrowed == (carried != size)
                 assert message.tensors[0].tolist() == [value] * size
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_messages_that_are_alike_come_in_the_same_memory(shared_memory: bool) -> None:
+    with ends(shared_memory) as (near, far):
+        places = []
+        for value in (1, 2, 3):
+            near.send("part", {}, [np.full(LARGE, value, np.uint8), np.full(3, value, np.float32)], STALL)
+            bytes_, floats = far.receive(STALL, STALL, borrow=in_place).tensors
+            assert (bytes_ == value).all()
+            assert floats.tolist() == [value] * 3
+            places.append((bytes_.ctypes.data, floats.ctypes.data))
+            assert not floats.ctypes.data % 64
+        assert places[1] == places[2]
+        assert not floats.flags.writeable, "it is nobody's to keep"
+        near.send("other", {}, [np.full(LARGE + 1, 4, np.uint8)], STALL)
+        assert (far.receive(STALL, STALL, borrow=in_place).tensors[0] == 4).all()
+        near.send("part", {}, [np.full(LARGE, 5, np.uint8), np.full(3, 5, np.float32)], STALL)
+        assert (far.receive(STALL, STALL).tensors[0] == 5).all()
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_who_waits_for_ever_waits_longer_than_the_last_message_could_take(shared_memory: bool) -> None:
+    with ends(shared_memory) as (near, far), ThreadPoolExecutor(1) as threads:
+        near.send("first", {}, [np.zeros(LARGE, np.uint8)], STALL)
+        far.receive(Stall(0.2), Stall(0.2))
+        second = threads.submit(far.receive, FOREVER, Stall(0.2))
+        with pytest.raises(TimeoutError):
+            second.result(timeout=1.0)
+        near.send("second", {}, [np.zeros(LARGE, np.uint8)], STALL)
+        assert second.result(timeout=10).subject == "second"
+        with pytest.raises(DeadlineExceeded):
+            far.receive(Stall(0.2), Stall(0.2))
 
 
 def test_memory_that_was_lent_and_not_sent_is_announced_with_what_is() -> None:
