@@ -14,7 +14,7 @@ import numpy as np
 from stratagem.errors import LimitExceeded, ProtocolError, RemoteError
 from stratagem.runtime.wire.arrays import Array, empty_aligned, raw_bytes, raw_view, sendable
 from stratagem.runtime.wire.deadlines import Patience
-from stratagem.runtime.wire.frames import MAGIC, PREFIX, Fields, check_prefix, decode_header, encode_header
+from stratagem.runtime.wire.frames import MAGIC, PREFIX, Fields, check_prefix, decode_header, pack
 from stratagem.runtime.wire.layouts import INLINE, NO_TENSORS, Kind, Layout, TensorSpec, lay_out
 from stratagem.runtime.wire.limits import KIB, MIB, Limits
 from stratagem.runtime.wire.segments import IncomingSegment, OutgoingSegment
@@ -117,16 +117,15 @@ class Channel:
             LimitExceeded: It is more than the far side accepts; nothing was sent.
             ProtocolError: It cannot be put into a frame; nothing was sent.
         """
-        if not tensors:
-            return self._send_plain(subject, fields, patience, timeout)
         arrays = [tensor if type(tensor) is np.ndarray else np.asarray(tensor) for tensor in tensors]
-        layout = self._layout(arrays)
-        self._check_far_limits(0, layout.total, len(arrays))
-        layout, descriptor = self._place(arrays, layout)
+        layout, descriptor = self._placed(arrays) if arrays else (NO_TENSORS, None)
         try:
             segment = 0 if descriptor is None else self._outgoing.size
-            header = encode_header(subject, fields, layout.listed, timeout, segment, self._packer)
-            self._check_far_limits(len(header), layout.total, len(arrays))
+            header = pack((subject, fields, layout.listed, timeout, segment), self._packer)
+            if self.far_limits is not None and len(header) > self.far_limits.header_bytes:
+                raise LimitExceeded(
+                    f"fields of {len(header)} bytes; the far side accepts {self.far_limits.header_bytes}"
+                )
         except RemoteError:
             if descriptor is not None:
                 # The far side has not seen this segment and never will.
@@ -144,38 +143,39 @@ class Channel:
             self.stream.send((frame,), patience, descriptor)
         return header, len(frame) + layout.total
 
-    def _send_plain(
-        self, subject: str, fields: Fields, patience: Patience, timeout: float | None
-    ) -> tuple[bytes, int]:
-        header = encode_header(subject, fields, (), timeout, 0, self._packer)
-        self._check_far_limits(len(header), 0, 0)
-        frame = PREFIX.pack(MAGIC, len(header), 0) + header
-        self.stream.send((memoryview(frame),), patience)
-        return header, len(frame)
-
-    def _layout(self, arrays: Sequence[Array]) -> Layout:
-        """How to lay arrays out: in the segment if they are worth it."""
+    def _placed(self, arrays: Sequence[Array]) -> tuple[Layout, int | None]:
+        """Copy arrays into the segment if they are worth it; how they lie, and the segment if it is new."""
         kinds: list[Kind] = [(array.dtype, array.shape) for array in arrays]
         if kinds != self._said[0]:
-            is_large = sum(array.nbytes for array in arrays) >= SHARED_FROM
-            self._said = kinds, lay_out(kinds, self.shares_memory and is_large)
-        return self._said[1]
-
-    def _place(self, arrays: Sequence[Array], layout: Layout) -> tuple[Layout, int | None]:
-        """Copy arrays to where they belong in the segment; how they then lie, and the segment if it is new."""
+            self._said = kinds, self._laid_out(arrays, kinds)
+        layout = self._said[1]
         if not layout.end:
             return layout, None
-        if len(arrays) == 1 and arrays[0] is self._lent:
+        if arrays[0] is self._lent and len(arrays) == 1:
             self._lent = None
-            return layout, self._announced()
-        try:
-            self._reserve(layout.end)
-        except LimitExceeded:
-            # The socket carries them as well, only slower.
-            return lay_out([(spec.dtype, spec.shape) for spec in layout.specs], in_segment=False), None
-        for array, place in zip(arrays, self._outgoing.places(layout), strict=True):
-            place[...] = array
-        return layout, self._announced()
+        else:
+            if self._outgoing.layout is not layout:
+                try:
+                    self._reserve(layout.end)
+                except LimitExceeded:
+                    # The socket carries them as well, only slower.
+                    return lay_out(kinds, in_segment=False), None
+                self._outgoing.lay_out(layout)
+            for array, place in zip(arrays, self._outgoing.places, strict=True):
+                place[...] = array
+        descriptor, self._unsent = self._unsent, None
+        return layout, descriptor
+
+    def _laid_out(self, arrays: Sequence[Array], kinds: Sequence[Kind]) -> Layout:
+        """How to lay arrays out that the far side accepts."""
+        total, far = sum(array.nbytes for array in arrays), self.far_limits
+        if far is not None and total > far.frame_bytes:
+            raise LimitExceeded(
+                f"tensors of {total} bytes in one call; the far side accepts {far.frame_bytes}"
+            )
+        if far is not None and len(arrays) > far.tensors:
+            raise LimitExceeded(f"{len(arrays)} tensors in one call; the far side accepts {far.tensors}")
+        return lay_out(kinds, self.shares_memory and total >= SHARED_FROM)
 
     def _reserve(self, nbytes: int) -> None:
         try:
@@ -185,24 +185,6 @@ class Channel:
             raise
         if new is not None:
             self._unsent = new
-
-    def _announced(self) -> int | None:
-        """The segment, if the far side has not been sent it yet."""
-        descriptor, self._unsent = self._unsent, None
-        return descriptor
-
-    def _check_far_limits(self, header: int, total: int, tensors: int) -> None:
-        far = self.far_limits
-        if far is None:
-            return
-        if header > far.header_bytes:
-            raise LimitExceeded(f"fields of {header} bytes; the far side accepts {far.header_bytes}")
-        if total > far.frame_bytes:
-            raise LimitExceeded(
-                f"tensors of {total} bytes in one call; the far side accepts {far.frame_bytes}"
-            )
-        if tensors > far.tensors:
-            raise LimitExceeded(f"{tensors} tensors in one call; the far side accepts {far.tensors}")
 
     # -------------------------------------------------------------- receiving
 
@@ -278,8 +260,7 @@ class Channel:
             if layout.end and not layout.inline:
                 if borrow is in_place:
                     return list(self._incoming.tensors(layout)), []
-                lent = borrow(self._incoming.view)
-                return [spec.within(lent) for spec in layout.specs], []
+                return layout.within(borrow(self._incoming.view)), []
             if borrow is in_place and not layout.end and is_known:
                 return self._used_again(layout)
         targets = [self._target(spec, index, into) for index, spec in enumerate(layout.specs)]
@@ -313,7 +294,8 @@ class Channel:
         """Fill the targets."""
         for spec, target in zip(layout.specs, targets, strict=True):
             if spec.offset != INLINE:
-                target[...] = spec.within(self._incoming.view)
+                held = self._incoming.view[spec.offset : spec.offset + spec.nbytes]
+                np.copyto(raw_bytes(target), held)
             elif spec.nbytes:
                 self._read_into(raw_view(target), patience)
         self.is_intact = True

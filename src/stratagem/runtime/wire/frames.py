@@ -6,7 +6,6 @@ prefix and the form of the header stay the same in all versions, so that version
 
 import math
 import struct
-from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
@@ -84,18 +83,6 @@ def _check_plain(value: Any) -> None:
             return
         layer = inner
     raise ProtocolError(f"a header nested deeper than {MAX_DEPTH}")
-
-
-def encode_header(
-    subject: str,
-    fields: Fields,
-    listed: Sequence[Any],
-    timeout: float | None = None,
-    segment: int = 0,
-    packer: Any = None,
-) -> bytes:
-    """The header of a frame that carries tensors as a layout lists them."""
-    return pack((subject, fields, listed, timeout, segment), packer)
 
 
 def check_prefix(prefix: bytes, limits: Limits) -> tuple[int, int]:

@@ -28,13 +28,6 @@ class TensorSpec(NamedTuple):
     nbytes: int
     offset: int
 
-    def within(self, memory: Array) -> Array:
-        """The tensor, of bytes that have it at its offset; at the beginning if it has none."""
-        try:
-            return np.ndarray(self.shape, self.dtype, memory, max(0, self.offset))
-        except (ValueError, TypeError) as error:
-            raise ProtocolError(f"a tensor cannot have shape {self.shape}: {error}") from error
-
 
 class Layout(NamedTuple):
     """The tensors of a frame.
@@ -62,6 +55,16 @@ class Layout(NamedTuple):
         inline = sum(spec.nbytes for spec in specs if spec.offset == INLINE)
         end = max((spec.offset + spec.nbytes for spec in specs if spec.offset != INLINE), default=0)
         return cls(listed, specs, total, inline, end, all(spec.dtype.kind != "b" for spec in specs))
+
+    def within(self, memory: Array) -> list[Array]:
+        """The tensors, of bytes that have each at its offset; those that are inline, at the beginning."""
+        try:
+            return [
+                np.ndarray(shape, dtype, memory, 0 if offset == INLINE else offset)
+                for dtype, shape, _, offset in self.specs
+            ]
+        except (ValueError, TypeError) as error:
+            raise ProtocolError(f"tensors that cannot be: {error}") from error
 
 
 NO_TENSORS = Layout.of([], [])

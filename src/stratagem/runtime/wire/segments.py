@@ -28,6 +28,10 @@ class OutgoingSegment:
 
     Its size is a power of two, but memory is taken only for the part in use, before it is written: to run
     out of memory is then an error, not a signal. A large one that has long been used for little is dropped.
+
+    Attributes:
+        layout: What it was last laid out for; to write tensors of the same layout, nothing need be reserved.
+        places: Where the tensors of that layout go.
     """
 
     def __init__(self) -> None:
@@ -36,7 +40,8 @@ class OutgoingSegment:
         self._descriptor: int | None = None
         self._reserved = 0
         self._little_used = 0
-        self._places = NO_TENSORS, list[Array]()
+        self.layout = NO_TENSORS
+        self.places: list[Array] = []
 
     def reserve(self, size: int) -> int | None:
         """Make room for so many bytes; returns a descriptor to send if the segment is a new one.
@@ -76,11 +81,11 @@ class OutgoingSegment:
         self._view = np.frombuffer(mmap.mmap(self._descriptor, size), np.uint8)
         self.size = size
 
-    def places(self, layout: Layout) -> list[Array]:
-        """Where the tensors of a layout go, for which room was reserved; the same for the same layout."""
-        if self._places[0] is not layout:
-            self._places = layout, [spec.within(self._view) for spec in layout.specs]
-        return self._places[1]
+    def lay_out(self, layout: Layout) -> None:
+        """Make places for tensors, for which room was reserved."""
+        # One that is used for little has to be reserved each time, so that it is dropped in the end.
+        self.layout = NO_TENSORS if self._little_used else layout
+        self.places = layout.within(self._view)
 
     def room(self, nbytes: int) -> Array:
         """The first bytes of what was reserved, to write to."""
@@ -91,7 +96,7 @@ class OutgoingSegment:
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._view, self._descriptor = _NOTHING, None
-        self._places = NO_TENSORS, []
+        self.layout, self.places = NO_TENSORS, []
         self.size = self._reserved = self._little_used = 0
 
 
@@ -135,7 +140,7 @@ class IncomingSegment:
     def tensors(self, layout: Layout) -> list[Array]:
         """The tensors of a layout that was checked; the same arrays for the same layout."""
         if self._seen[0] is not layout:
-            self._seen = layout, [spec.within(self.view) for spec in layout.specs]
+            self._seen = layout, layout.within(self.view)
         return self._seen[1]
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from stratagem.errors import ProtocolError, TaskLost
-from stratagem.runtime.wire.deadlines import Patience
+from stratagem.runtime.wire.deadlines import Patience, Stall
 from stratagem.runtime.wire.foreign import during_transfer
 
 _MAX_BUFFERS = 1024  # IOV_MAX of Linux
@@ -58,6 +58,7 @@ class Stream:
         sock.setblocking(True)
         self._sock = sock
         self._armed: dict[int, float | None] = {_RECEIVING: None, _SENDING: None}
+        self._steady: dict[int, Patience | None] = {_RECEIVING: None, _SENDING: None}
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN | select.POLLRDHUP)
         self._alarmed: dict[int, select.poll] = {}
@@ -69,6 +70,7 @@ class Stream:
         try:
             sock = context.wrap_socket(self._sock, server_side=server_side, do_handshake_on_connect=False)
             self._sock, self.is_tls = sock, True
+            self._steady = {_RECEIVING: None, _SENDING: None}
             sock.settimeout(patience.remaining())
             sock.do_handshake()
             return sock.getpeercert(binary_form=True)
@@ -83,11 +85,13 @@ class Stream:
         """
         seconds = patience.remaining()
         armed = self._armed[option]
-        if seconds == armed:
-            return
         if self.is_tls:
             self._sock.settimeout(seconds)
             return
+        if seconds == armed:
+            self._steady[option] = patience if isinstance(patience, Stall) else None
+            return
+        self._steady[option] = None
         if seconds is None and option == _RECEIVING and not self.is_unix:
             return  # an earlier limit remains, and `receive` begins anew when it is over
         # Near enough is good enough: successive calls with the same timeout then set nothing.
@@ -100,7 +104,8 @@ class Stream:
         """Receive at least one byte into the view; how many there were."""
         while True:
             try:
-                self._arm(_RECEIVING, patience)
+                if patience is not self._steady[_RECEIVING]:
+                    self._arm(_RECEIVING, patience)
                 count = self._sock.recv_into(view)
                 break
             except BlockingIOError as error:
@@ -117,7 +122,8 @@ class Stream:
         if not self.is_unix:
             return self.receive(view, patience), None
         try:
-            self._arm(_RECEIVING, patience)
+            if patience is not self._steady[_RECEIVING]:
+                self._arm(_RECEIVING, patience)
             count, ancillary, flags, _ = self._sock.recvmsg_into([view], _ONE_DESCRIPTOR, _CLOSE_ON_EXEC)
         except OSError as error:
             raise during_transfer(error) from error
@@ -139,7 +145,8 @@ class Stream:
             raise during_transfer(error) from error
 
     def _send_plain(self, buffers: Sequence[memoryview], patience: Patience, descriptor: int | None) -> None:
-        self._arm(_SENDING, patience)
+        if patience is not self._steady[_SENDING]:
+            self._arm(_SENDING, patience)
         ancillary = []
         if descriptor is not None:
             ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])))

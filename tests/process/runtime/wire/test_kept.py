@@ -5,21 +5,26 @@ import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from process.runtime.wire.certificates import Authority
 from stratagem.errors import DeadlineExceeded, RemoteError, TaskLost
-from stratagem.runtime.wire import Listener, Peer, Reply, Request
+from stratagem.runtime.wire import TLS, Credentials, Listener, Peer, Reply, Request
 from stratagem.runtime.wire.channels import SHARED_FROM, Channel, in_place
 from stratagem.runtime.wire.deadlines import FOREVER, Stall
 
 STALL = Stall(10.0)
 LARGE = 4 * SHARED_FROM
+OPEN = Credentials()
 
 
 @contextmanager
-def ends(shared_memory: bool) -> Iterator[tuple[Channel, Channel]]:
+def ends(
+    shared_memory: bool, served: Credentials = OPEN, calling: Credentials = OPEN
+) -> Iterator[tuple[Channel, Channel]]:
     """The two ends of a kept connection."""
     kept: queue.SimpleQueue[Channel] = queue.SimpleQueue()
 
@@ -27,8 +32,8 @@ def ends(shared_memory: bool) -> Iterator[tuple[Channel, Channel]]:
         return Reply({"kept": True}, keep=kept.put)
 
     with (
-        Listener("127.0.0.1:0", {"keep": keep}, shared_memory=shared_memory) as listener,
-        Peer(listener.address, shared_memory=shared_memory) as peer,
+        Listener("127.0.0.1:0", {"keep": keep}, credentials=served, shared_memory=shared_memory) as listener,
+        Peer(listener.address, credentials=calling, shared_memory=shared_memory) as peer,
     ):
         near = peer.open("keep", timeout=10)
         far = kept.get(timeout=10)
@@ -76,9 +81,13 @@ def test_messages_that_are_alike_come_in_the_same_memory(shared_memory: bool) ->
         assert (far.receive(STALL, STALL).tensors[0] == 5).all()
 
 
-@pytest.mark.parametrize("shared_memory", [True, False])
-def test_who_waits_for_ever_waits_longer_than_the_last_message_could_take(shared_memory: bool) -> None:
-    with ends(shared_memory) as (near, far), ThreadPoolExecutor(1) as threads:
+@pytest.mark.parametrize("way", ["shared memory", "tcp", "tls"])
+def test_who_waits_for_ever_waits_longer_than_the_last_message_could_take(way: str, tmp_path: Path) -> None:
+    served = calling = OPEN
+    if way == "tls":
+        files = Authority(tmp_path).issue("server")
+        served, calling = Credentials("pepper", TLS(*files)), Credentials("pepper", TLS(files[0]))
+    with ends(way == "shared memory", served, calling) as (near, far), ThreadPoolExecutor(1) as threads:
         near.send("first", {}, [np.zeros(LARGE, np.uint8)], STALL)
         far.receive(Stall(0.2), Stall(0.2))
         second = threads.submit(far.receive, FOREVER, Stall(0.2))

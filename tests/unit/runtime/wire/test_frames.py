@@ -16,7 +16,6 @@ from stratagem.runtime.wire.frames import (
     PREFIX,
     check_prefix,
     decode_header,
-    encode_header,
     pack,
     unpack,
 )
@@ -33,7 +32,7 @@ def header(*tensors: object, fields: object = None, timeout: object = None, segm
 
 def test_what_is_encoded_is_decoded() -> None:
     tensors = [("float32", (2, 3), INLINE), ("int8", (), 64), ("uint16", (0, 7), INLINE)]
-    data = encode_header("call", {"a": [1, {"b": b"c"}]}, tensors, 2.5, 4096)
+    data = pack(("call", {"a": [1, {"b": b"c"}]}, tensors, 2.5, 4096))
     found = decode_header(data, 24, LIMITS)
     assert (found.subject, found.fields, found.timeout, found.segment) == (
         "call",

@@ -42,7 +42,8 @@ def test_one_side_writes_and_the_other_reads() -> None:
     descriptor = outgoing.reserve(layout.end)
     assert descriptor is not None
     incoming.adopt(os.dup(descriptor), outgoing.size, LIMIT)
-    for value, place in zip((1.5, 0, 7), outgoing.places(layout), strict=True):
+    outgoing.lay_out(layout)
+    for value, place in zip((1.5, 0, 7), outgoing.places, strict=True):
         place[...] = value
     incoming.check(layout)
     floats, nothing, view = incoming.tensors(layout)
@@ -67,8 +68,10 @@ def test_tensors_that_lie_alike_are_the_same_until_there_is_another_segment() ->
         descriptor = outgoing.reserve(max(1000, outgoing.size + 1))
         assert descriptor is not None
         incoming.adopt(os.dup(descriptor), outgoing.size, LIMIT)
-        place, view = outgoing.places(layout)[0], incoming.tensors(layout)[0]
-        assert outgoing.places(layout)[0] is place
+        assert outgoing.layout is not layout, "a new segment is laid out anew"
+        outgoing.lay_out(layout)
+        assert outgoing.layout is layout
+        place, view = outgoing.places[0], incoming.tensors(layout)[0]
         assert incoming.tensors(layout)[0] is view
         place[...] = 3
         assert (view == 3).all()
@@ -131,8 +134,13 @@ def test_memory_is_taken_only_as_it_is_used_and_a_large_idle_segment_is_dropped(
     assert descriptor is not None
     assert outgoing.size == 64 << 20
     assert os.fstat(descriptor).st_blocks * 512 == 33 << 20
-    renewed = [outgoing.reserve(100_000) for _ in range(100)]
+    layout, renewed = bytes_at(0, 100_000), []
+    for _ in range(100):
+        if outgoing.layout is not layout:
+            renewed.append(outgoing.reserve(layout.end))
+            outgoing.lay_out(layout)
     assert sum(each is not None for each in renewed) == 1, "replaced once by a small one"
+    assert len(renewed) < 100, "which then need not be reserved any more"
     assert outgoing.size < 1 << 20
     outgoing.close()
 
