@@ -90,6 +90,7 @@ class Authority:
         pushed: How many pushes of each worker were applied.
         dropped: How many were dropped.
         applied_at_cut: What `applied` was right after the last update that was followed by a copy.
+        active: The workers that updates wait for.
     """
 
     def __init__(self, rule: UpdateRule, workers: int, servers: Iterable[int]) -> None:
@@ -106,12 +107,11 @@ class Authority:
         self._undecided: set[Push] = set()
         self._made: dict[int, Decision] = {}
         self._held: list[Push] | None = None
+        self.active = self._active()
 
     # Who takes part.
 
-    @property
-    def active(self) -> set[int]:
-        """The workers that updates wait for."""
+    def _active(self) -> set[int]:
         return {
             worker
             for worker, member in self._members.items()
@@ -233,6 +233,7 @@ class Authority:
             else:
                 member.sequence = 0
             member.decisions.clear()
+        self.active = self._active()
 
     @property
     def applied(self) -> dict[int, tuple[str, int]]:
@@ -249,6 +250,7 @@ class Authority:
         self._follow(self._machine.complete(push, self.step, self.active))
 
     def _changed(self) -> None:
+        self.active = self._active()
         self._follow(self._machine.changed(self.step, self.active))
 
     def _follow(self, instructions: list[Instruction]) -> None:

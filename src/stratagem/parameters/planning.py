@@ -126,6 +126,14 @@ class ModelPlan:
         """The slots, from all values of all servers."""
         return _joined(self._homes[self._num_leaves :], held, np.concatenate)
 
+    def taken(self, held: Sequence[Sequence[Any]], others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Parameters and non-trained state, from the pieces of all servers; of the latter, the others stay as they are."""
+        leaves = self.join(held)
+        if len(leaves) == self._num_params:
+            return leaves, list(others)
+        params, shared = self.split_leaves(leaves)
+        return params, self.with_shared(others, shared)
+
     def split_leaves(self, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Parameters, and the non-trained state that lives on the servers."""
         return list(leaves[: self._num_params]), list(leaves[self._num_params :])
@@ -145,10 +153,10 @@ class ModelPlan:
         self, held: Sequence[Sequence[Array]], others: Sequence[Any], step: int, recipe: Recipe
     ) -> TrainState:
         """A state from all values of all servers, and the pieces of non-trained state that are not there."""
-        params, shared = self.split_leaves(self.join(held))
+        params, others = self.taken(held, others)
         opt_state, averages = self.split_slots(self.join_slots(held))
         kept = None if recipe.ema is None else averages
-        return TrainState(params, opt_state, self.with_shared(others, shared), kept, np.int32(step), recipe)
+        return TrainState(params, opt_state, others, kept, np.int32(step), recipe)
 
     def placed(self, state: TrainState) -> list[dict[int, Array]]:
         """For each server the values that there are for it, by their places among what it holds; `None` is none."""

@@ -109,7 +109,7 @@ class Store:
         self._shares_commons = averages and bool(config.commons)
         self._values: list[jax.Array] = []
         self._views = HostViews()
-        self._wanted = [(each.spec.shape, np.dtype(each.spec.dtype)) for each in config.leaves]
+        self._wanted = [(np.dtype(each.spec.dtype), each.spec.shape) for each in config.leaves]
         self._staged: dict[Key, Staged] = {}
         self._prepared: tuple[str, dict[int, Array]] = ("", {})
         self._under_way: set[int] = set()
@@ -232,13 +232,10 @@ class Store:
 
     def stage(self, push: Push, tensors: Sequence[Array]) -> None:
         """Keep a push until it is settled. One of no rows brings no gradients."""
-        count = len(self.config.leaves)
+        count = len(self._wanted)
         if push.rows or tensors:
             gradients = tensors[:count]
-            if len(gradients) != count or any(
-                gradient.shape != shape or gradient.dtype != dtype
-                for gradient, (shape, dtype) in zip(gradients, self._wanted, strict=True)
-            ):
+            if [(gradient.dtype, gradient.shape) for gradient in gradients] != self._wanted:
                 _check(gradients, self.config.leaves, "gradients")
         with self._changed.lock:
             self._staged.setdefault(push[:3], Staged(push.rows, tensors[:count], tensors[count:]))

@@ -235,6 +235,8 @@ class Tie:
 
     def on_participants(self, act: Callable[[int], Response]) -> list[Response | None]:
         """The same, for those servers only that have something to do with every push."""
+        if self._threads is None:
+            return [act(0)]
         return self.everywhere(lambda server: act(server) if server in self.participants else None)
 
     def _peer(self, server: int) -> Peer:

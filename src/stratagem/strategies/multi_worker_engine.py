@@ -97,7 +97,7 @@ class MultiWorkerEngine:
         plan = _MetricsPlan(self._workers)
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-            rows = count_rows(batch) if jax.tree.leaves(batch) else 0
+            rows = count_rows(batch, of_nothing=0)
             if rows:
                 grads, others, own, metrics = computed(state, batch, np.float32(rows))
             else:

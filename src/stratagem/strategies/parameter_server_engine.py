@@ -67,7 +67,7 @@ class ParameterServerEngine:
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             model: _Served = state.recipe.served  # type: ignore[assignment]
-            rows = count_rows(batch) if jax.tree.leaves(batch) else 0
+            rows = count_rows(batch, of_nothing=0)
             others, own, gradients, commons = state.flat_state, {}, model.nothing, []
             if rows:
                 compute = model.compiled.get(step)
@@ -169,10 +169,10 @@ class _Served:
             others: The non-trained state after this worker's step; as it was by default.
         """
         params, step = state.flat_params, state.step
-        others = state.flat_state if others is None else list(others)
+        others = list(state.flat_state if others is None else others)
         if outcome.leaves is not None:
-            params, shared = self.plan.split_leaves(self.plan.join(outcome.leaves))
-            others, step = self.plan.with_shared(others, shared), np.int32(outcome.step)
+            params, others = self.plan.taken(outcome.leaves, others)
+            step = np.int32(outcome.step)
         return TrainState(params, state.flat_opt_state, others, state.flat_ema, step, state.recipe)
 
     def fetch(self, state: TrainState) -> TrainState:

@@ -91,14 +91,17 @@ class Replicas:
 
     def is_placed(self, batch: Any) -> bool:
         """Whether a batch is where these devices read it already."""
-        return all(self._is_here(leaf) for leaf in jax.tree.leaves(batch))
+        for leaf in jax.tree.leaves(batch):
+            if isinstance(
+                leaf, np.ndarray
+            ):  # asked first, as JAX takes longer to say what is an array of its own
+                if not self.read_host_memory:
+                    return False
+            elif not isinstance(leaf, jax.Array) or not self._is_on_all(leaf.sharding):
+                return False
+        return True
 
-    def _is_here(self, leaf: Any) -> bool:
-        if isinstance(leaf, np.ndarray):  # first, as JAX takes longer to say what is an array of its own
-            return self.read_host_memory
-        if not isinstance(leaf, jax.Array):
-            return False
-        sharding = leaf.sharding
+    def _is_on_all(self, sharding: Sharding) -> bool:
         return sharding is self.split or sharding is self.whole or sharding.device_set == self._device_set
 
     def copy_on(self, device: jax.Device, arrays: Any) -> Any:

@@ -8,13 +8,19 @@ import numpy as np
 from stratagem.errors import DataError
 
 
-def count_rows(batch: Any) -> int:
+def count_rows(batch: Any, of_nothing: int | None = None) -> int:
     """The length of the first axis, which all arrays of a batch share; arrays without axes have no say.
+
+    Args:
+        batch: The batch.
+        of_nothing: What to say of a batch without arrays; `None`: that is no batch.
 
     Raises:
         DataError: The arrays do not agree, or none has an axis.
     """
     leaves = jax.tree.leaves(batch)
+    if not leaves and of_nothing is not None:
+        return of_nothing
     try:
         lengths = {leaf.shape[0] for leaf in leaves if leaf.shape}
     except AttributeError:  # some are plain numbers or lists
