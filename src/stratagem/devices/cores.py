@@ -1,4 +1,4 @@
-"""How the tasks of one job share a host: each worker keeps to cores of its own, a server uses those that are left.
+"""How the tasks of one job share a host: each worker keeps to cores of its own, a server works on those of who waits.
 
 Threads that wake each other across cores, and caches that have to be filled again, cost a worker with small steps a
 fifth of its time; so workers are bound, as `mpirun` does it. Only where nobody has bound the process before: a
@@ -8,6 +8,7 @@ scheduler that did knows better.
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from stratagem.cluster import Address, ClusterConfig
 from stratagem.devices.backend import compute_in_calling_thread, limit_threads
@@ -33,6 +34,20 @@ def share_host(config: ClusterConfig) -> None:
     if len(tasks) > 1 and cores == 1:
         limit_threads(1)
         compute_in_calling_thread()
+
+
+def stay_with(process: int) -> None:
+    """Bind the calling thread to the cores of another process of this host, for which it works while that one waits.
+
+    Elsewhere it would take a core from a third one, and what the other has just written would be in the wrong caches.
+    Without effect unless both are processes that may be bound: the other one is, and this one is not.
+    """
+    if not hasattr(os, "sched_setaffinity") or not pins_cores():
+        return
+    with suppress(OSError):  # it has ended, or is not ours to ask
+        theirs = os.sched_getaffinity(process)
+        if theirs < os.sched_getaffinity(0):
+            os.sched_setaffinity(0, theirs)
 
 
 def share_of_cores(cores: Sequence[int], index: int, count: int) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.devices.cores import stay_with
 from stratagem.errors import DeadlineExceeded, RolledBack
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
@@ -20,10 +21,16 @@ from stratagem.parameters.part import ModelPart
 from stratagem.parameters.protocol import OK, OVER, PENDING, ROLLED_BACK, SEND, STATE
 from stratagem.parameters.store import Store
 from stratagem.runtime.server import Server
-from stratagem.runtime.wire import Handler, Reply, Request
+from stratagem.runtime.wire import Caller, Handler, Reply, Request
 
 _log = logging.getLogger("stratagem")
 _TICK_SECONDS = 0.5
+
+
+class _Thread(threading.local):
+    """What each thread that answers calls knows of itself."""
+
+    stays_with: int | None = None
 
 
 class ParameterService:
@@ -40,6 +47,7 @@ class ParameterService:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._ticker: threading.Thread | None = None
+        self._thread = _Thread()
         for name, handler in self._handlers().items():
             server.register(name, _guarded(handler))
         server.describe_also("parameters", self._describe)
@@ -201,6 +209,7 @@ class ParameterService:
         store = _opened(part, epoch)
         push = Push(*fields["push"])
         self._server.hear(part.config.workers[push.worker], push.incarnation)
+        self._stay_with(request.peer)
         leader = self._leaders.get(part.config.name)
         if not fields["again"]:
             store.stage(push, request.tensors)
@@ -227,6 +236,12 @@ class ParameterService:
         told["update"] = decision.step
         told["step"], views, release = store.read(decision.step)
         return Reply(told, views, after=release)
+
+    def _stay_with(self, worker: Caller) -> None:
+        """Keep this thread to the cores of the worker that waits for it."""
+        if worker.process != self._thread.stays_with and worker.process is not None:
+            stay_with(worker.process)
+            self._thread.stays_with = worker.process
 
     def _arrived(self, request: Request) -> Reply:
         """Another server has its part of a push."""

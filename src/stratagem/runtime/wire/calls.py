@@ -18,10 +18,17 @@ Keep: TypeAlias = Callable[[Channel], None]
 
 @dataclass(frozen=True)
 class Caller:
-    """Who made a connection: the name it gave (authenticated with the secret) and its address."""
+    """Who made a connection.
+
+    Attributes:
+        name: The name it gave (authenticated with the secret).
+        address: Its address.
+        process: Its process, if it is on this host and speaks over a Unix socket.
+    """
 
     name: str
     address: str
+    process: int | None = None
 
 
 @dataclass(slots=True, eq=False)

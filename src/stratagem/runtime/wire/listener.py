@@ -189,7 +189,8 @@ class Listener:
             name = self._authenticate(stream, channel, address)
             if name is not None:
                 channel.shares_memory = stream.is_unix
-                keep = serve_calls(self._service, channel, Caller(name, address))
+                caller = Caller(name, address, stream.far_process() if stream.is_unix else None)
+                keep = serve_calls(self._service, channel, caller)
         except TaskLost as error:
             LOGGER.debug("the connection from %s broke: %s", address, error)
         except RemoteError as error:

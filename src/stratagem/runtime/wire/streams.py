@@ -232,6 +232,10 @@ class Stream:
         found = self._poll.poll(0)
         return found[0][1] if found else 0
 
+    def far_process(self) -> int:
+        """The process at the far end of a Unix socket."""
+        return peer_process(self._sock)[0]
+
     def same_user(self) -> bool:
         """Whether the process at the far end of a Unix socket belongs to this process's user."""
         return peer_process(self._sock)[1] == os.geteuid()
