@@ -51,4 +51,6 @@ def share_of(rows: int, index: int, count: int) -> slice:
 
 def take_rows(batch: Any, rows: slice) -> Any:
     """These rows of every array that has rows."""
-    return jax.tree.map(lambda leaf: leaf[rows] if np.ndim(leaf) > 0 else leaf, batch)
+    return jax.tree.map(
+        lambda leaf: leaf[rows] if getattr(leaf, "ndim", 0) or np.ndim(leaf) > 0 else leaf, batch
+    )
