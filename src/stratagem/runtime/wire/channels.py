@@ -202,6 +202,7 @@ class Channel:
             first: How long to wait for it to begin.
             rest: How long it may take from then on.
             borrow: Hand out large tensors as views of shared memory instead of copies: of what this makes of all of it.
+                With `in_place`, what comes through the socket may be in memory of this channel's, too.
             into: Arrays to receive into, in the order of the tensors; `None` for a new one.
 
         Raises:
@@ -229,7 +230,8 @@ class Channel:
             self._read_tensors(layout, to_fill, rest)
         self.is_intact = True
         nbytes = _PREFIX_BYTES + header_bytes + layout.total
-        return Message(subject, fields, tensors, timeout, data, nbytes, borrowed=tensors is not to_fill)
+        borrowed = bool(tensors) and tensors is not to_fill
+        return Message(subject, fields, tensors, timeout, data, nbytes, borrowed)
 
     def _adopt(self, size: int) -> None:
         """Take the segment that came with the frame, which must be so large; 0 means none may have come."""
