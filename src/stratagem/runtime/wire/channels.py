@@ -33,8 +33,7 @@ class Message(NamedTuple):
 
     Attributes:
         header: The header as received, for the transcript of a handshake.
-        borrowed: Whether some tensors are read-only views of memory that is used again, good until the far side's
-            next message.
+        borrowed: Whether the tensors are read-only views of shared memory, good until the far side's next message.
     """
 
     subject: str
@@ -79,7 +78,6 @@ class Channel:
         # Of the last message with tensors, which the next one is mostly like.
         self._said: tuple[list[Kind], Layout] = [], NO_TENSORS
         self._heard = NO_TENSORS
-        self._memory: tuple[list[Array], list[Array]] = [], []
 
     # ---------------------------------------------------------------- sending
 
@@ -202,7 +200,6 @@ class Channel:
             first: How long to wait for it to begin.
             rest: How long it may take from then on.
             borrow: Hand out large tensors as views of shared memory instead of copies: of what this makes of all of it.
-                With `in_place`, what comes through the socket may be in memory of this channel's, too.
             into: Arrays to receive into, in the order of the tensors; `None` for a new one.
 
         Raises:
@@ -251,29 +248,17 @@ class Channel:
     ) -> tuple[list[Array], list[Array]]:
         """The tensors, and the arrays behind them that are still to be filled.
 
-        They are the caller's arrays, or new ones, or read-only views of memory that is used again.
+        They are the caller's arrays, or new ones, or read-only views of shared memory.
         """
         self._incoming.check(layout)
-        is_known = layout is self._heard
-        if not is_known:
-            self._heard, self._memory = layout, ([], [])
+        self._heard = layout
         # Bytes of a bool are checked, so the far side must not be able to change them afterwards.
-        if borrow is not None and into is None and layout.is_plain:
-            if layout.end and not layout.inline:
-                if borrow is in_place:
-                    return list(self._incoming.tensors(layout)), []
-                return layout.within(borrow(self._incoming.view)), []
-            if borrow is in_place and not layout.end and is_known:
-                return self._used_again(layout)
+        if borrow is not None and into is None and layout.is_plain and layout.end and not layout.inline:
+            if borrow is in_place:
+                return list(self._incoming.tensors(layout)), []
+            return layout.within(borrow(self._incoming.view)), []
         targets = [self._target(spec, index, into) for index, spec in enumerate(layout.specs)]
         return targets, targets
-
-    def _used_again(self, layout: Layout) -> tuple[list[Array], list[Array]]:
-        """Memory for messages that come one like the other: what they show, and the same to fill."""
-        if not self._memory[0]:
-            arrays = [_new(spec) for spec in layout.specs]
-            self._memory = [_read_only(array) for array in arrays], arrays
-        return list(self._memory[0]), self._memory[1]
 
     def _target(self, spec: TensorSpec, index: int, into: Sequence[Array | None] | None) -> Array:
         """The caller's array for a tensor, or a new one."""
@@ -380,9 +365,3 @@ class Channel:
 
 def _new(spec: TensorSpec) -> Array:
     return empty_aligned(spec.dtype, spec.shape, spec.nbytes)
-
-
-def _read_only(array: Array) -> Array:
-    view = array.view()
-    view.flags.writeable = False
-    return view

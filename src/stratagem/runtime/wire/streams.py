@@ -10,8 +10,6 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
-from pathlib import Path
 
 from stratagem.errors import ProtocolError, TaskLost
 from stratagem.runtime.wire.deadlines import Patience, Stall
@@ -33,29 +31,11 @@ _KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_COUNT = 5, 2, 3
 _USER_TIMEOUT_MILLISECONDS = 10_000
 
 
-@cache
-def send_buffer(settings: Path = Path("/proc/sys/net")) -> int | None:
-    """How much a connection may hold that is not sent yet, so that large tensors leave in one go.
-
-    As much as the kernel would come to give by itself, only at once. `None` where it does not let us ask for that
-    much: then it does better alone.
-    """
-    try:
-        allowed = int((settings / "core/wmem_max").read_text())
-        most = int((settings / "ipv4/tcp_wmem").read_text().split()[-1])
-    except (OSError, ValueError):
-        return None
-    return most if most <= allowed else None
-
-
 def tune(sock: socket.socket) -> None:
     """No delay for small frames; a far side that is cut off is found within about ten seconds."""
     if sock.family == socket.AF_UNIX:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    room = send_buffer()
-    if room is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL)

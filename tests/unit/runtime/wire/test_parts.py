@@ -25,7 +25,7 @@ from stratagem.runtime.wire.deadlines import FOREVER, Deadline, Stall
 from stratagem.runtime.wire.failures import describe_failure, rebuild_failure
 from stratagem.runtime.wire.guests import Guests
 from stratagem.runtime.wire.rationed import RationedLog
-from stratagem.runtime.wire.streams import Stream, send_buffer
+from stratagem.runtime.wire.streams import Stream
 
 
 def test_limits_are_numbers() -> None:
@@ -42,21 +42,6 @@ def test_a_deadline_runs_out() -> None:
     assert Deadline(0).left() == 0
     assert Stall(3).remaining() == 3
     assert FOREVER.remaining() is None
-
-
-@pytest.mark.parametrize(
-    ("allowed", "most", "expected"),
-    [(4 << 20, 4 << 20, 4 << 20), (8 << 20, 4 << 20, 4 << 20), (212_992, 4 << 20, None)],
-)
-def test_a_send_buffer_is_as_large_as_the_kernel_would_make_it_or_left_to_it(
-    tmp_path: Path, allowed: int, most: int, expected: int | None
-) -> None:
-    assert send_buffer(tmp_path) is None, "nothing is known there"
-    settings = tmp_path / "net"
-    for name, text in (("core/wmem_max", f"{allowed}\n"), ("ipv4/tcp_wmem", f"4096\t16384\t{most}\n")):
-        (settings / name).parent.mkdir(parents=True, exist_ok=True)
-        (settings / name).write_text(text)
-    assert send_buffer(settings) == expected
 
 
 def test_credentials_come_from_the_environment(tmp_path: Path) -> None:
