@@ -126,28 +126,24 @@ class ModelPlan:
         """The slots, from all values of all servers."""
         return _joined(self._homes[self._num_leaves :], held, np.concatenate)
 
-    def taken(self, held: Sequence[Sequence[Any]], others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def taken(
+        self,
+        held: Sequence[Sequence[Any]],
+        others: Sequence[Any],
+        concatenate: Callable[[list[Any]], Any] = np.concatenate,
+    ) -> tuple[list[Any], list[Any]]:
         """Parameters and non-trained state, from the pieces of all servers; of the latter, the others stay as they are."""
-        leaves = self.join(held)
+        leaves = self.join(held, concatenate)
         if len(leaves) == self._num_params:
             return leaves, list(others)
-        params, shared = self.split_leaves(leaves)
-        return params, self.with_shared(others, shared)
-
-    def split_leaves(self, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Parameters, and the non-trained state that lives on the servers."""
-        return list(leaves[: self._num_params]), list(leaves[self._num_params :])
+        shared = iter(leaves[self._num_params :])
+        return leaves[: self._num_params], [
+            next(shared) if kind == "mean" else each for kind, each in zip(self._kinds, others, strict=True)
+        ]
 
     def shared(self, pieces: Sequence[Any]) -> list[Any]:
         """Of what there is one of for each piece of non-trained state, that of those which live on the servers."""
         return [each for kind, each in zip(self._kinds, pieces, strict=True) if kind == "mean"]
-
-    def with_shared(self, pieces: Sequence[Any], held: Sequence[Any]) -> list[Any]:
-        """The pieces of non-trained state, those from the servers in place of what was here."""
-        ahead = iter(held)
-        return [
-            next(ahead) if kind == "mean" else each for kind, each in zip(self._kinds, pieces, strict=True)
-        ]
 
     def whole(
         self, held: Sequence[Sequence[Array]], others: Sequence[Any], step: int, recipe: Recipe

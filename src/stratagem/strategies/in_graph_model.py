@@ -294,8 +294,7 @@ def _compute(trainable: Trainable, plan: ModelPlan, alone: bool) -> Callable[...
     def compute(
         held: list[list[Any]], own: list[Any], turn: Any, seed: Any, number: Any, batch: Any
     ) -> tuple[Any, ...]:
-        params, shared = plan.split_leaves(plan.join(held, jnp.concatenate))
-        others = plan.with_shared(own, shared)
+        params, others = plan.taken(held, own, jnp.concatenate)
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), turn), number)
         gradients, after, told, commons = served_gradients(
             trainable, plan, params, others, batch, rng, alone=alone
