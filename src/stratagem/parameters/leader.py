@@ -54,6 +54,8 @@ class Leader:
         self.epoch: str | None = None
         self._fellows = Fellows(config, peers)
         self._snapshots = Snapshots(part, self._fellows)
+        # Where no other server waits for a decision, whoever has part in an update is woken once: when it is made.
+        self._tells_at_once = len(config.participants) > 1
         self._start = start
         self._opening = threading.Lock()
         self._starts: list[str] = []
@@ -73,7 +75,7 @@ class Leader:
             if decision is None:
                 self.authority.arrived(push, server)
                 decision = decision_of(*push[:3])
-                if decision is not None:
+                if decision is not None and self._tells_at_once:
                     self.changed.notify_all()
             while decision is None:
                 if not self.changed.wait(max(0.0, end - time.monotonic())):
@@ -120,6 +122,8 @@ class Leader:
     def may_go_on(self, epoch: str, worker: int, end: float) -> list[int]:
         """For whom a worker must wait: nobody, or those who have not come by the end."""
         with self.changed.lock:
+            if not self._tells_at_once:
+                self.changed.notify_all()
             while (waits_for := self.authority.waits_for(worker)) and self.changed.wait(
                 max(0.0, end - time.monotonic())
             ):
