@@ -20,6 +20,7 @@ from stratagem.parameters.locks import Changes, SharedLock
 from stratagem.parameters.machines import Push
 from stratagem.runtime.host_views import HostViews, host_view
 from stratagem.runtime.programs import CompiledProgram
+from stratagem.runtime.wire import Board, Edition
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Key: TypeAlias = tuple[int, str, int]
@@ -109,6 +110,9 @@ class Store:
         self._shares_commons = averages and bool(config.commons)
         self._values: list[jax.Array] = []
         self._views = HostViews()
+        # The parameters after an update of several pushes go to several workers.
+        self._board = Board() if averages else None
+        self._leaves: Sequence[Array] = []
         self._wanted = [(np.dtype(each.spec.dtype), each.spec.shape) for each in config.leaves]
         self._staged: dict[Key, Staged] = {}
         self._prepared: tuple[str, dict[int, Array]] = ("", {})
@@ -123,9 +127,15 @@ class Store:
         _check(values, self.config.held, "values")
         with self._lock, self._changed.lock:
             with jax.enable_x64(True):
-                self._values = [jnp.array(value, device=self._device, copy=True) for value in values]
-            jax.block_until_ready(self._values)
+                made = [jnp.array(value, device=self._device, copy=True) for value in values]
+            self._set(jax.block_until_ready(made))
             self._forget_pushes(version)
+
+    def _set(self, values: list[jax.Array]) -> None:
+        """Hold other values from now on, which are there; the lock is held."""
+        self._values = values
+        leaves = self._views.of(values[: len(self.config.leaves)])
+        self._leaves = leaves if self._board is None else Edition(self._board, leaves)
 
     def prepare(self, token: str, values: Mapping[int, Array]) -> None:
         """Keep new values until `take` of the same token; others that are still waiting are forgotten."""
@@ -158,7 +168,7 @@ class Store:
                     for index, value in (values.items() if token else ())
                 }
             jax.block_until_ready(made)
-            self._values = [made.get(index, value) for index, value in enumerate(self._values)]
+            self._set([made.get(index, value) for index, value in enumerate(self._values)])
             self._prepared = "", {}
             if is_anew:
                 self._forget_pushes(version)
@@ -183,7 +193,7 @@ class Store:
 
     def read(
         self, at_least: int = 0, everything: bool = False
-    ) -> tuple[int, list[Array], Callable[[], None]]:
+    ) -> tuple[int, Sequence[Array], Callable[[], None]]:
         """The leaves, or all values, of one version.
 
         Returns:
@@ -192,8 +202,8 @@ class Store:
         self.wait_for(at_least)
         self._lock.acquire_shared()
         try:
-            values = self._values if everything else self._values[: len(self.config.leaves)]
-            return self.version, self._views.of(values), self._lock.release_shared
+            views = self._views.of(self._values) if everything else self._leaves
+            return self.version, views, self._lock.release_shared
         except BaseException:
             self._lock.release_shared()
             raise
@@ -318,7 +328,7 @@ class Store:
         with self._lock:
             self._check_epoch(epoch)
             try:
-                self._values = self._updated(told, [*shared, np.int32(step - 1)])
+                self._set(self._updated(told, [*shared, np.int32(step - 1)]))
             except Exception as error:  # noqa: BLE001  the old values may be gone
                 self._give_up(f"the update failed: {error}")
             self.version = step  # of which `apply` tells

@@ -8,12 +8,14 @@ A map, from the outside in:
     handshake, credentials, tls    who belongs: the secret, certificates, the protocol's version
     channels                       messages over a stream, tensors inline or in shared memory
     frames, dtypes, arrays         the form of a message
+    boards                         tensors that several are sent alike
     streams, segments, addresses   sockets and shared memory
     limits, deadlines              how much, and how long
     foreign, rationed              errors of the system become ours; log lines that strangers cause
 """
 
 from stratagem.runtime.wire.arrays import empty_aligned
+from stratagem.runtime.wire.boards import Board, Edition
 from stratagem.runtime.wire.calls import Caller, Handler, Reply, Request, Response
 from stratagem.runtime.wire.counters import Snapshot
 from stratagem.runtime.wire.credentials import Credentials
@@ -30,8 +32,10 @@ __all__ = [
     "PROTOCOL",
     "SHARED_MEMORY",
     "TLS",
+    "Board",
     "Caller",
     "Credentials",
+    "Edition",
     "Fields",
     "Handler",
     "Limits",

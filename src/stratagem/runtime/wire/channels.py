@@ -13,6 +13,7 @@ import numpy as np
 
 from stratagem.errors import LimitExceeded, ProtocolError, RemoteError
 from stratagem.runtime.wire.arrays import Array, empty_aligned, raw_bytes, raw_view, sendable
+from stratagem.runtime.wire.boards import Edition, Sheet
 from stratagem.runtime.wire.deadlines import Patience
 from stratagem.runtime.wire.frames import MAGIC, PREFIX, Fields, check_prefix, decode_header, pack
 from stratagem.runtime.wire.layouts import INLINE, NO_TENSORS, Kind, Layout, TensorSpec, lay_out
@@ -73,7 +74,8 @@ class Channel:
         self._outgoing = OutgoingSegment()
         self._lent: Array | None = None
         self._buffer_to_lend: Array = np.empty(0, np.uint8)
-        self._unsent: int | None = None
+        self._known_segment = 0
+        self._shown: Sheet | None = None
         self._incoming = IncomingSegment()
         # Of the last message with tensors, which the next one is mostly like.
         self._said: tuple[list[Kind], Layout] = [], NO_TENSORS
@@ -90,7 +92,7 @@ class Channel:
         self._lent = None
         if self.shares_memory and nbytes >= SHARED_FROM:
             with suppress(LimitExceeded):  # the socket carries it as well, only slower
-                self._reserve(nbytes)
+                self._outgoing.reserve(nbytes)
                 self._lent = self._outgoing.room(nbytes)
                 return self._lent
         if self._buffer_to_lend.nbytes < nbytes:
@@ -115,20 +117,18 @@ class Channel:
             LimitExceeded: It is more than the far side accepts; nothing was sent.
             ProtocolError: It cannot be put into a frame; nothing was sent.
         """
-        arrays = [tensor if type(tensor) is np.ndarray else np.asarray(tensor) for tensor in tensors]
-        layout, descriptor = self._placed(arrays) if arrays else (NO_TENSORS, None)
-        try:
-            segment = 0 if descriptor is None else self._outgoing.size
-            header = pack((subject, fields, layout.listed, timeout, segment), self._packer)
-            if self.far_limits is not None and len(header) > self.far_limits.header_bytes:
-                raise LimitExceeded(
-                    f"fields of {len(header)} bytes; the far side accepts {self.far_limits.header_bytes}"
-                )
-        except RemoteError:
-            if descriptor is not None:
-                # The far side has not seen this segment and never will.
-                self._outgoing.close()
-            raise
+        arrays: Sequence[Array] = tensors
+        if type(tensors) is not Edition:
+            arrays = [tensor if type(tensor) is np.ndarray else np.asarray(tensor) for tensor in tensors]
+        layout, segment = self._placed(arrays) if arrays else (NO_TENSORS, None)
+        size, descriptor = 0, None
+        if segment is not None and segment.number != self._known_segment:
+            size, descriptor = segment.size, segment.descriptor
+        header = pack((subject, fields, layout.listed, timeout, size), self._packer)
+        if self.far_limits is not None and len(header) > self.far_limits.header_bytes:
+            raise LimitExceeded(
+                f"fields of {len(header)} bytes; the far side accepts {self.far_limits.header_bytes}"
+            )
         frame = memoryview(PREFIX.pack(MAGIC, len(header), layout.inline) + header)
         if layout.inline:
             inline = [
@@ -139,10 +139,12 @@ class Channel:
             self.stream.send([frame, *inline], patience, descriptor)
         else:
             self.stream.send((frame,), patience, descriptor)
+        if segment is not None:
+            self._known_segment = segment.number
         return header, len(frame) + layout.total
 
-    def _placed(self, arrays: Sequence[Array]) -> tuple[Layout, int | None]:
-        """Copy arrays into the segment if they are worth it; how they lie, and the segment if it is new."""
+    def _placed(self, arrays: Sequence[Array]) -> tuple[Layout, OutgoingSegment | None]:
+        """Copy arrays into a segment if they are worth it, unless they are there; how they lie, and which it is."""
         kinds: list[Kind] = [(array.dtype, array.shape) for array in arrays]
         if kinds != self._said[0]:
             self._said = kinds, self._laid_out(arrays, kinds)
@@ -151,18 +153,27 @@ class Channel:
             return layout, None
         if arrays[0] is self._lent and len(arrays) == 1:
             self._lent = None
-        else:
+            return layout, self._outgoing
+        try:
+            if isinstance(arrays, Edition):
+                self._take_down()
+                self._shown = sheet = arrays.board.post(arrays, layout)
+                return sheet.layout, sheet.segment
             if self._outgoing.layout is not layout:
-                try:
-                    self._reserve(layout.end)
-                except LimitExceeded:
-                    # The socket carries them as well, only slower.
-                    return lay_out(kinds, in_segment=False), None
+                self._outgoing.reserve(layout.end)
                 self._outgoing.lay_out(layout)
-            for array, place in zip(arrays, self._outgoing.places, strict=True):
-                place[...] = array
-        descriptor, self._unsent = self._unsent, None
-        return layout, descriptor
+        except LimitExceeded:
+            # The socket carries them as well, only slower.
+            return lay_out(kinds, in_segment=False), None
+        for array, place in zip(arrays, self._outgoing.places, strict=True):
+            place[...] = array
+        return layout, self._outgoing
+
+    def _take_down(self) -> None:
+        """The far side reads no more of what it was last shown on a board."""
+        if self._shown is not None:
+            self._shown.board.release(self._shown)
+            self._shown = None
 
     def _laid_out(self, arrays: Sequence[Array], kinds: Sequence[Kind]) -> Layout:
         """How to lay arrays out that the far side accepts."""
@@ -174,15 +185,6 @@ class Channel:
         if far is not None and len(arrays) > far.tensors:
             raise LimitExceeded(f"{len(arrays)} tensors in one call; the far side accepts {far.tensors}")
         return lay_out(kinds, self.shares_memory and total >= SHARED_FROM)
-
-    def _reserve(self, nbytes: int) -> None:
-        try:
-            new = self._outgoing.reserve(nbytes)
-        except LimitExceeded:
-            self._unsent = None
-            raise
-        if new is not None:
-            self._unsent = new
 
     # -------------------------------------------------------------- receiving
 
@@ -209,6 +211,7 @@ class Channel:
         self.is_intact = False
         if self._start == self._end:
             self._fill(first)
+        self._take_down()
         header_bytes, payload_bytes = check_prefix(self._read(_PREFIX_BYTES, rest), self.limits)
         data = self._read(header_bytes, rest)
         try:
@@ -359,6 +362,7 @@ class Channel:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+        self._take_down()
         self._outgoing.close()
         self._incoming.close()
 

@@ -5,8 +5,10 @@ replaced by a larger one when needed. It lives as long as a process maps it, and
 """
 
 import fcntl
+import itertools
 import mmap
 import os
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -21,6 +23,8 @@ _SMALLEST: Final = 256 * KIB
 _WORTH_DROPPING: Final = 4 * MIB
 _IDLE_USES: Final = 64
 _NOTHING: Final[Array] = np.empty(0, np.uint8)
+_NUMBERS = itertools.count(1)
+_SEAL_FUTURE_WRITE: Final = 0x10  # of Linux 5.1; Python 3.11 has no name for it
 
 
 class OutgoingSegment:
@@ -30,39 +34,38 @@ class OutgoingSegment:
     out of memory is then an error, not a signal. A large one that has long been used for little is dropped.
 
     Attributes:
+        size: How large it is.
+        number: No other segment of this process has it; 0 while there is none.
+        descriptor: To be sent to those who are to see it; it stays this object's.
         layout: What it was last laid out for; to write tensors of the same layout, nothing need be reserved.
         places: Where the tensors of that layout go.
     """
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size = self.number = 0
+        self.descriptor: int | None = None
         self._view: Array = _NOTHING
-        self._descriptor: int | None = None
         self._reserved = 0
         self._little_used = 0
         self.layout = NO_TENSORS
         self.places: list[Array] = []
 
-    def reserve(self, size: int) -> int | None:
-        """Make room for so many bytes; returns a descriptor to send if the segment is a new one.
-
-        The descriptor stays this object's.
+    def reserve(self, size: int) -> None:
+        """Make room for so many bytes, in a new segment if need be.
 
         Raises:
             LimitExceeded: There is no memory for it.
         """
         self._drop_if_idle(size)
         try:
-            is_new = size > self.size
-            if is_new:
+            if size > self.size:
                 self._create(max(_SMALLEST, 1 << (size - 1).bit_length()))
-            if size > self._reserved and self._descriptor is not None:
-                os.posix_fallocate(self._descriptor, self._reserved, size - self._reserved)
+            if size > self._reserved and self.descriptor is not None:
+                os.posix_fallocate(self.descriptor, self._reserved, size - self._reserved)
                 self._reserved = size
         except OSError as error:
             self.close()
             raise during_allocation(error) from error
-        return self._descriptor if is_new else None
 
     def _drop_if_idle(self, size: int) -> None:
         if self._reserved < _WORTH_DROPPING or size * 4 > self._reserved:
@@ -74,12 +77,14 @@ class OutgoingSegment:
 
     def _create(self, size: int) -> None:
         self.close()
-        self._descriptor = os.memfd_create("stratagem", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self._descriptor, size)
+        self.descriptor = os.memfd_create("stratagem", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.descriptor, size)
+        self._view = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
+        with suppress(OSError):  # an older kernel: those who see it could write to it, too
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
-        self._view = np.frombuffer(mmap.mmap(self._descriptor, size), np.uint8)
-        self.size = size
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
+        self.size, self.number = size, next(_NUMBERS)
 
     def lay_out(self, layout: Layout) -> None:
         """Make places for tensors, for which room was reserved."""
@@ -93,11 +98,11 @@ class OutgoingSegment:
 
     def close(self) -> None:
         """Let go of the segment; its memory goes with the last view of it on either side."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        self._view, self._descriptor = _NOTHING, None
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+        self._view, self.descriptor = _NOTHING, None
         self.layout, self.places = NO_TENSORS, []
-        self.size = self._reserved = self._little_used = 0
+        self.size = self.number = self._reserved = self._little_used = 0
 
 
 class IncomingSegment:

@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import mmap
 import os
 import tempfile
 from pathlib import Path
@@ -33,15 +34,19 @@ def memfd(size: int, seals: int) -> int:
     return descriptor
 
 
+def seen_by(incoming: IncomingSegment, outgoing: OutgoingSegment) -> None:
+    assert outgoing.descriptor is not None
+    incoming.adopt(os.dup(outgoing.descriptor), outgoing.size, LIMIT)
+
+
 def test_one_side_writes_and_the_other_reads() -> None:
     before = descriptors()
     outgoing, incoming = OutgoingSegment(), IncomingSegment()
     layout = lay_out(
         [(np.dtype(np.float32), (3,)), (np.dtype(np.int8), (0, 2)), (np.dtype(np.uint8), (100,))], True
     )
-    descriptor = outgoing.reserve(layout.end)
-    assert descriptor is not None
-    incoming.adopt(os.dup(descriptor), outgoing.size, LIMIT)
+    outgoing.reserve(layout.end)
+    seen_by(incoming, outgoing)
     outgoing.lay_out(layout)
     for value, place in zip((1.5, 0, 7), outgoing.places, strict=True):
         place[...] = value
@@ -52,8 +57,11 @@ def test_one_side_writes_and_the_other_reads() -> None:
     assert (view == 7).all()
     with pytest.raises(ValueError, match="read-only"):
         view[0] = 1
-    assert outgoing.reserve(outgoing.size) is None, "what fits needs no new segment"
-    assert outgoing.reserve(outgoing.size + 1) is not None
+    number = outgoing.number
+    outgoing.reserve(outgoing.size)
+    assert outgoing.number == number, "what fits needs no new segment"
+    outgoing.reserve(outgoing.size + 1)
+    assert outgoing.number > number > 0
     outgoing.close()
     incoming.close()
     assert (view == 7).all(), "a view outlives its segment"
@@ -65,9 +73,8 @@ def test_tensors_that_lie_alike_are_the_same_until_there_is_another_segment() ->
     outgoing, incoming = OutgoingSegment(), IncomingSegment()
     layout, other = bytes_at(0, 100), bytes_at(64, 100)
     for _ in range(2):
-        descriptor = outgoing.reserve(max(1000, outgoing.size + 1))
-        assert descriptor is not None
-        incoming.adopt(os.dup(descriptor), outgoing.size, LIMIT)
+        outgoing.reserve(max(1000, outgoing.size + 1))
+        seen_by(incoming, outgoing)
         assert outgoing.layout is not layout, "a new segment is laid out anew"
         outgoing.lay_out(layout)
         assert outgoing.layout is layout
@@ -81,14 +88,21 @@ def test_tensors_that_lie_alike_are_the_same_until_there_is_another_segment() ->
     incoming.close()
 
 
-def test_the_sender_cannot_cut_it_short() -> None:
+def test_the_sender_cannot_cut_it_short_nor_the_receiver_write_to_it() -> None:
     outgoing = OutgoingSegment()
-    descriptor = outgoing.reserve(1000)
-    assert descriptor is not None
+    outgoing.reserve(1000)
+    assert outgoing.descriptor is not None
     for size in (0, outgoing.size + 1):
         with pytest.raises(PermissionError):
-            os.ftruncate(descriptor, size)
+            os.ftruncate(outgoing.descriptor, size)
+    with pytest.raises(PermissionError):
+        mmap.mmap(outgoing.descriptor, outgoing.size)
+    with pytest.raises(PermissionError):
+        os.pwrite(outgoing.descriptor, b"x", 0)
+    outgoing.reserve(2 * outgoing.size // 3)
+    assert outgoing.number > 0, "more of it may still be taken into use"
     outgoing.close()
+    assert (outgoing.number, outgoing.descriptor) == (0, None)
 
 
 @pytest.mark.parametrize("seals", [0, fcntl.F_SEAL_GROW, fcntl.F_SEAL_SEAL])
@@ -130,16 +144,17 @@ def test_tensors_stay_within() -> None:
 
 def test_memory_is_taken_only_as_it_is_used_and_a_large_idle_segment_is_dropped() -> None:
     outgoing = OutgoingSegment()
-    descriptor = outgoing.reserve(33 << 20)
-    assert descriptor is not None
+    outgoing.reserve(33 << 20)
     assert outgoing.size == 64 << 20
-    assert os.fstat(descriptor).st_blocks * 512 == 33 << 20
+    assert outgoing.descriptor is not None
+    assert os.fstat(outgoing.descriptor).st_blocks * 512 == 33 << 20
     layout, renewed = bytes_at(0, 100_000), []
     for _ in range(100):
         if outgoing.layout is not layout:
-            renewed.append(outgoing.reserve(layout.end))
+            outgoing.reserve(layout.end)
             outgoing.lay_out(layout)
-    assert sum(each is not None for each in renewed) == 1, "replaced once by a small one"
+            renewed.append(outgoing.number)
+    assert len(set(renewed)) == 2, "replaced once by a small one"
     assert len(renewed) < 100, "which then need not be reserved any more"
     assert outgoing.size < 1 << 20
     outgoing.close()
