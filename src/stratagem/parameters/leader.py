@@ -41,6 +41,8 @@ class Leader:
         authority: The book; `changed` guards it, and tells of every change in it.
         bulletin: What workers leave here for one another.
         is_open: Whether the model is being trained.
+        is_alone: Whether no other server has part in updates. Then nobody is woken when a push is decided: whoever
+            makes the update does so afterwards, with `tell`.
     """
 
     def __init__(self, part: ModelPart, peers: Peers, start: str) -> None:
@@ -54,8 +56,7 @@ class Leader:
         self.epoch: str | None = None
         self._fellows = Fellows(config, peers)
         self._snapshots = Snapshots(part, self._fellows)
-        # Where no other server waits for a decision, whoever has part in an update is woken once: when it is made.
-        self._tells_at_once = len(config.participants) > 1
+        self.is_alone = len(config.participants) == 1
         self._start = start
         self._opening = threading.Lock()
         self._starts: list[str] = []
@@ -75,7 +76,7 @@ class Leader:
             if decision is None:
                 self.authority.arrived(push, server)
                 decision = decision_of(*push[:3])
-                if decision is not None and self._tells_at_once:
+                if decision is not None and not self.is_alone:
                     self.changed.notify_all()
             while decision is None:
                 if not self.changed.wait(max(0.0, end - time.monotonic())):
@@ -122,13 +123,18 @@ class Leader:
     def may_go_on(self, epoch: str, worker: int, end: float) -> list[int]:
         """For whom a worker must wait: nobody, or those who have not come by the end."""
         with self.changed.lock:
-            if not self._tells_at_once:
-                self.changed.notify_all()
-            while (waits_for := self.authority.waits_for(worker)) and self.changed.wait(
-                max(0.0, end - time.monotonic())
-            ):
+            waits_for = self.authority.waits_for(worker)
+            if waits_for and self.is_alone:
+                self.changed.notify_all()  # the others need not wait until this worker is answered
+            while waits_for and self.changed.wait(max(0.0, end - time.monotonic())):
                 self._check(epoch)
+                waits_for = self.authority.waits_for(worker)
             return waits_for
+
+    def tell(self) -> None:
+        """Wake those who wait for decisions."""
+        with self.changed.lock:
+            self.changed.notify_all()
 
     def commons(self, epoch: str, step: int, partials: Sequence[Array], server: int = 0) -> Sequence[Array]:
         """See `Lead`; the other servers' shares come here too."""

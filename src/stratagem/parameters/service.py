@@ -12,13 +12,13 @@ from stratagem.devices.cores import stay_with
 from stratagem.errors import DeadlineExceeded, RolledBack
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
-from stratagem.parameters.authority import APPLIED, COUNTED
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.follower import Follower
 from stratagem.parameters.leader import Leader
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
-from stratagem.parameters.protocol import OK, OVER, PENDING, ROLLED_BACK, SEND, STATE
+from stratagem.parameters.protocol import OK, OVER, PENDING, ROLLED_BACK, STATE
+from stratagem.parameters.pushes import Pushes, waits_until
 from stratagem.parameters.store import Store
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import Caller, Handler, Reply, Request
@@ -44,6 +44,7 @@ class ParameterService:
         self._server = server
         self._parts: dict[str, ModelPart] = {}
         self._leaders: dict[str, Leader] = {}
+        self._pushes: dict[str, Pushes] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._ticker: threading.Thread | None = None
@@ -114,6 +115,7 @@ class ParameterService:
                     self._start_ticking()
                 else:
                     known.lead = Follower(known, self._server.peers)
+                self._pushes[config.name] = Pushes(known, self._leaders.get(config.name))
             else:
                 known.config.check_same(config, request.peer.name)
             missing = known.missing()
@@ -186,7 +188,7 @@ class ParameterService:
 
     def _gather(self, request: Request) -> Reply:
         leader, fields = self._leader(request), request.fields
-        end = _end(request)
+        end = waits_until(request)
         with leader.changed:
             meeting = leader.gatherings.bring(
                 fields["worker"], fields["key"], fields["what"], request.take(0), leader.expected
@@ -202,40 +204,13 @@ class ParameterService:
     # Training.
 
     def _push(self, request: Request) -> Reply:
-        """Take a push, see to it that its update is made, and answer with the newest parameters."""
-        fields, end = request.fields, _end(request)
+        fields = request.fields
         part = self._part(request)
-        epoch = fields["epoch"]
-        store = _opened(part, epoch)
+        store = _opened(part, fields["epoch"])
         push = Push(*fields["push"])
         self._server.hear(part.config.workers[push.worker], push.incarnation)
         self._stay_with(request.peer)
-        leader = self._leaders.get(part.config.name)
-        if not fields["again"]:
-            store.stage(push, request.tensors)
-            if leader is not None and fields["metrics"]:
-                leader.bulletin.add_metrics(push, fields["metrics"])
-        is_here = not fields["again"] or store.has(push)
-        decision, waiting = part.lead.decide(epoch, push, end, is_here)
-        if decision is None and not is_here:
-            return Reply({STATE: SEND})
-        if decision is None:
-            store.own(push)
-            return Reply({STATE: PENDING, "waiting": waiting})
-        store.settle(push, decision)
-        told = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
-        if decision.kind == APPLIED:
-            told["staleness"] = decision.step - 1 - push.base
-        if leader is not None:
-            ahead_of = leader.may_go_on(epoch, push.worker, end)
-            if ahead_of:
-                return Reply({STATE: PENDING, "waiting": leader.names(ahead_of)})
-            told["metrics"] = leader.bulletin.means(decision)
-        if decision.kind == COUNTED:
-            return Reply(told)
-        told["update"] = decision.step
-        told["step"], views, release = store.read(decision.step)
-        return Reply(told, views, after=release)
+        return self._pushes[part.config.name].take(request, store, push)
 
     def _stay_with(self, worker: Caller) -> None:
         """Keep this thread to the cores of the worker that waits for it."""
@@ -329,7 +304,7 @@ class ParameterService:
 
     def _noted(self, request: Request) -> Reply:
         leader = self._leader(request)
-        found = leader.bulletin.noted(request.fields["key"], _end(request))
+        found = leader.bulletin.noted(request.fields["key"], waits_until(request))
         told = {STATE: PENDING if found is None else OK, "step": leader.authority.step}
         return Reply(told, [] if found is None else [np.frombuffer(found, np.uint8)])
 
@@ -406,8 +381,3 @@ def _opened(part: ModelPart, epoch: str) -> Store:
     if store is None or store.epoch is None or store.epoch != epoch:
         raise RolledBack("this server is not, or no longer, at what the worker knows of")
     return store
-
-
-def _end(request: Request) -> float:
-    """Until when a caller may be kept waiting."""
-    return time.monotonic() + min(protocol.PATIENCE, (request.timeout or 2.0) / 2)

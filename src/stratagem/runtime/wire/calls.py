@@ -46,6 +46,9 @@ class Request:
         timeout: How many seconds the caller will wait for the answer, as it said; `None` for ever.
         is_abandoned: Tells whether the caller has gone, or the listener stops: a handler that waits for
             something should ask now and then.
+        respond: Answers the call, in the place of what the handler returns: another thread can, which has what the
+            handler waits for. Whoever calls it sees to it that the handler does not return meanwhile. Raises
+            `TaskLost` or `DeadlineExceeded` if the connection is no good any more; after other errors it is as before.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Request:
     peer: Caller
     timeout: float | None = None
     is_abandoned: Callable[[], bool] = field(default=lambda: False, repr=False)
+    respond: "Callable[[Reply], None]" = field(default=lambda reply: None, repr=False)
 
     def take(self, index: int) -> Array:
         """A tensor as this side's own array: copied if it is a view of shared memory."""

@@ -129,6 +129,8 @@ class Channel:
             raise LimitExceeded(
                 f"fields of {len(header)} bytes; the far side accepts {self.far_limits.header_bytes}"
             )
+        if segment is not None:
+            self._known_segment = segment.number
         frame = memoryview(PREFIX.pack(MAGIC, len(header), layout.inline) + header)
         if layout.inline:
             inline = [
@@ -139,8 +141,6 @@ class Channel:
             self.stream.send([frame, *inline], patience, descriptor)
         else:
             self.stream.send((frame,), patience, descriptor)
-        if segment is not None:
-            self._known_segment = segment.number
         return header, len(frame) + layout.total
 
     def _placed(self, arrays: Sequence[Array]) -> tuple[Layout, OutgoingSegment | None]:

@@ -122,23 +122,56 @@ def _serve_one(service: Service, channel: Channel, caller: Caller, stall: Stall)
     return True if keep is None else keep
 
 
+class _Answer:
+    """The answer to one call.
+
+    Args:
+        channel: Where it goes.
+        stall: How long sending it may make no progress.
+
+    Attributes:
+        sent: How many bytes it took, once it is sent.
+    """
+
+    __slots__ = ("_channel", "_stall", "sent")
+
+    def __init__(self, channel: Channel, stall: Stall) -> None:
+        self._channel = channel
+        self._stall = stall
+        self.sent: int | None = None
+
+    def send(self, reply: Reply) -> None:
+        """Send it; see `Request.respond`."""
+        try:
+            self.sent = self._channel.send(OK, reply.fields, reply.tensors, self._stall)[1]
+        except (TaskLost, DeadlineExceeded):
+            # Another thread may be the one that sends: that of the connection finds it closed.
+            self._channel.stream.wake()
+            raise
+        finally:
+            if reply.after is not None:
+                reply.after()
+
+
 def _answer(
     service: Service, channel: Channel, caller: Caller, message: Message, stall: Stall
 ) -> tuple[int, str | None, Keep | None]:
     """Run the handler and send what comes of it: how many bytes, what went wrong, who keeps the connection."""
+    answer = _Answer(channel, stall)
     try:
-        reply = _handle(service, channel, caller, message)
+        reply = _handle(service, channel, caller, message, answer)
     except BaseException as error:  # noqa: BLE001  whatever a handler raises is the caller's to know
-        return _send_failure(channel, error, stall)
-    try:
-        return channel.send(OK, reply.fields, reply.tensors, stall)[1], None, reply.keep
-    except (TaskLost, DeadlineExceeded):
-        raise
-    except Exception as error:  # noqa: BLE001  an answer that cannot be sent, of which nothing was
-        return _send_failure(channel, error, stall)
-    finally:
-        if reply.after is not None:
-            reply.after()
+        return (
+            _send_failure(channel, error, stall) if answer.sent is None else (answer.sent, str(error), None)
+        )
+    if answer.sent is None:
+        try:
+            answer.send(reply)
+        except (TaskLost, DeadlineExceeded):
+            raise
+        except Exception as error:  # noqa: BLE001  an answer that cannot be sent, of which nothing was
+            return _send_failure(channel, error, stall)
+    return answer.sent or 0, None, reply.keep
 
 
 def _send_failure(channel: Channel, error: BaseException, stall: Stall) -> tuple[int, str, None]:
@@ -146,7 +179,7 @@ def _send_failure(channel: Channel, error: BaseException, stall: Stall) -> tuple
     return sent, f"{type(error).__name__}: {error!s:.300}", None
 
 
-def _handle(service: Service, channel: Channel, caller: Caller, message: Message) -> Reply:
+def _handle(service: Service, channel: Channel, caller: Caller, message: Message, answer: _Answer) -> Reply:
     handler = service.handlers.get(message.subject)
     if handler is None:
         raise ProtocolError(
@@ -160,5 +193,6 @@ def _handle(service: Service, channel: Channel, caller: Caller, message: Message
         peer=caller,
         timeout=message.timeout,
         is_abandoned=lambda: not channel.stream.is_open(),
+        respond=answer.send,
     )
     return handler(request)
