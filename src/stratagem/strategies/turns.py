@@ -1,7 +1,7 @@
 """Batches for the workers of a parameter-server job: shares of each for those in step, else each batch to one."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from stratagem.errors import DataError, StrategyError
@@ -33,7 +33,8 @@ class ServerFeed:
         number = next(self._numbers)
 
         def parts() -> Iterator[Any]:
-            dealt = map(self._deal(number), with_rows(batches))
+            deal = self._deal(number)
+            dealt = (deal(batch, rows) for batch in batches if (rows := count_rows(batch)) > 0)
             return (part for part in dealt if part is not None)
 
         if self._workers.shares_batches:
@@ -62,16 +63,18 @@ class ServerFeed:
         if self._workers.has_model:
             self._workers.link.pause()
 
-    def _deal(self, number: int) -> Deal:
+    def _deal(self, number: int) -> Callable[..., Any]:
+        """Gives this worker's part of a batch, whose rows may have been counted, or `None`."""
         index, count = self._workers.index, self._workers.count
         places = itertools.count()
 
-        def share(batch: Any) -> Any:
+        def share(batch: Any, rows: int | None = None) -> Any:
             if next(places) == 0 and self._workers.has_model:
                 self._check_same(number, batch)
-            return take_rows(batch, share_of(count_rows(batch), index, count))
+            counted = count_rows(batch) if rows is None else rows
+            return take_rows(batch, share_of(counted, index, count))
 
-        def turn(batch: Any) -> Any:
+        def turn(batch: Any, rows: int | None = None) -> Any:
             return batch if next(places) % count == index else None
 
         return share if self._workers.shares_batches else turn
