@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jax.tree_util import GetAttrKey, PyTreeDef
 
 from stratagem.errors import StrategyError
-from stratagem.flax.keys import Keys
 from stratagem.flax.library import nnx
-from stratagem.waist import Arrays, Kind
+from stratagem.waist import Arrays, Keys, Kind
 from stratagem.waist.interfaces import natural_kind
 
 

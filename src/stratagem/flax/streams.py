@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stratagem.flax.keys import Keys
-from stratagem.waist import Arrays
+from stratagem.waist import Arrays, Keys
 
 
 class Streams:

@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from stratagem.errors import StrategyError
-from stratagem.flax.keys import Keys
 from stratagem.flax.layout import Layout
 from stratagem.flax.library import nnx
-from stratagem.waist import Arrays
+from stratagem.waist import Arrays, Keys
 
 
 class OptimizerUpdater:

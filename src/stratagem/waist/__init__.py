@@ -12,6 +12,7 @@ from stratagem.waist.interfaces import Kind as Kind
 from stratagem.waist.interfaces import Metrics as Metrics
 from stratagem.waist.interfaces import Trainable as Trainable
 from stratagem.waist.interfaces import Updater as Updater
+from stratagem.waist.keys import Keys as Keys
 from stratagem.waist.optimizers import OptaxUpdater as OptaxUpdater
 from stratagem.waist.state import Recipe as Recipe
 from stratagem.waist.state import TrainState as TrainState

@@ -7,10 +7,13 @@ import optax
 from jax.tree_util import PyTreeDef
 
 from stratagem.waist.interfaces import Arrays
+from stratagem.waist.keys import Keys
 
 
 class OptaxUpdater:
     """Any optax optimizer, over a pytree of parameters of the user's.
+
+    Random keys in its state (`optax.add_noise`) are the integers that they are made of everywhere but in here.
 
     Args:
         optimizer: The optimizer.
@@ -20,20 +23,23 @@ class OptaxUpdater:
     def __init__(self, optimizer: optax.GradientTransformation, tree: PyTreeDef) -> None:
         self._optimizer = optax.with_extra_args_support(optimizer)
         self._tree = tree
+        self._keys = Keys(())
         self.state_tree = jax.tree.structure(None)
         """The structure of the optimizer's state, once `init` has made one."""
 
     def init(self, params: Arrays) -> Arrays:
         """See `Updater`."""
         leaves, self.state_tree = jax.tree.flatten(self._optimizer.init(self._whole(params)))
-        return leaves
+        self._keys = Keys(leaves)
+        return self._keys.as_integers(leaves)
 
     def update(self, params: Arrays, opt_state: Arrays, grads: Arrays) -> tuple[Arrays, Arrays]:
         """See `Updater`."""
         whole = self._whole(params)
-        state = jax.tree.unflatten(self.state_tree, opt_state)
+        state = jax.tree.unflatten(self.state_tree, self._keys.as_keys(opt_state))
         updates, state = self._optimizer.update(self._whole(grads), state, whole)
-        return jax.tree.leaves(optax.apply_updates(whole, updates)), jax.tree.leaves(state)
+        updated = jax.tree.leaves(optax.apply_updates(whole, updates))
+        return updated, self._keys.as_integers(jax.tree.leaves(state))
 
     def commit(self, opt_state: Arrays) -> None:
         """Nothing to do: the user takes the state with `strategy.fetch`."""

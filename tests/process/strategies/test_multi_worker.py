@@ -215,3 +215,22 @@ def test_optimizers_of_other_settings_are_told_to_all(script: ScriptWriter) -> N
     assert "the optimizer of worker 1 does not do what that of worker 0 does" in told[0]
     assert "['w'] changes by -1 on worker 0 and by -20 on worker 1" in told[0]
     assert "All workers must use the same optimizer with the same settings" in told[0]
+
+
+def test_an_optimizer_that_draws_random_numbers(script: ScriptWriter) -> None:
+    path = script("""
+        noisy = optax.chain(optax.add_noise(0.1, 0.5, 3), optax.sgd(0.1))
+        def trained(strategy):
+            state, step = strategy.init({"w": np.zeros(3, np.float32)}, noisy), strategy.train_step(loss_fn)
+            for batch in strategy.distribute([np.full((4, 3), number, np.float32) for number in range(5)]):
+                state, _ = step(state, batch)
+            return strategy.fetch(state).params["w"]
+        strategy = sg.MultiWorkerMirroredStrategy()
+        found = trained(strategy)
+        strategy.close()
+        np.testing.assert_allclose(found, trained(sg.OneDeviceStrategy()), rtol=1e-5)
+        print("the same")
+    """)
+    code, out, err = run(path)
+    assert code == 0, err
+    assert out.count("the same") == 2

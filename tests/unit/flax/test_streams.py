@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stratagem.flax.keys import Keys
 from stratagem.flax.streams import Streams
+from stratagem.waist import Keys
 
 WHOLE = jax.random.fold_in(jax.random.key(0), 5)
 STEP = [jnp.uint32(5)]

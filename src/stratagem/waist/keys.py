@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from stratagem.waist import Arrays
+from stratagem.waist.interfaces import Arrays
 
 
 class Keys:
@@ -23,7 +24,7 @@ class Keys:
         self._implementations = {
             number: str(jax.random.key_impl(leaf))
             for number, leaf in enumerate(leaves)
-            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            if jnp.issubdtype(getattr(leaf, "dtype", np.uint32), jax.dtypes.prng_key)
         }
 
     def __contains__(self, number: object) -> bool:
