@@ -5,7 +5,7 @@ A map, from the outside in:
     link                       a worker's end: brings models, pushes, pulls, comes back after losses
     planning, partition        a model over servers as every worker plans it: who holds what, what is shipped
     split                      an optimizer's update, cut into one function for each server
-    service                    the calls that a server answers
+    service, pushes            the calls that a server answers; what it does with a push
     leader, follower           server 0, which decides for all; and how the others hear of it
     part, store, cutting       one server's part of a model: values and pushes, versions, cuts on disk
     authority, machines        deciding: who takes part, which pushes make which update

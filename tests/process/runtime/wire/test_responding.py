@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def desk() -> Desk:
 
 
 @contextmanager
-def served(desk: Desk, **options: object) -> Iterator[tuple[Listener, Peer]]:
+def served(desk: Desk, **options: Any) -> Iterator[tuple[Listener, Peer]]:
     handlers = {"wait": desk.wait, "echo": lambda request: Reply(request.fields)}
     with Listener("127.0.0.1:0", handlers, **options) as listener, Peer(listener.address, **options) as peer:
         yield listener, peer
