@@ -285,5 +285,5 @@ class Authority:
             return
         member.sequence = max(member.sequence, push.sequence)
         member.decisions[push.sequence] = decision
-        for old in sorted(member.decisions)[:-_REMEMBERED]:
-            del member.decisions[old]
+        if len(member.decisions) > _REMEMBERED:
+            del member.decisions[min(member.decisions)]

@@ -79,7 +79,8 @@ class Leader:
                 if decision is not None and not self.is_alone:
                     self.changed.notify_all()
             while decision is None:
-                if not self.changed.wait(max(0.0, end - time.monotonic())):
+                left = end - time.monotonic()
+                if left <= 0 or not self.changed.wait(left):
                     return None
                 self._check(epoch)
                 decision = decision_of(*push[:3])
@@ -134,7 +135,7 @@ class Leader:
     def tell(self) -> None:
         """Wake those who wait for decisions."""
         with self.changed.lock:
-            self.changed.notify_all()
+            self.changed.wake()
 
     def commons(self, epoch: str, step: int, partials: Sequence[Array], server: int = 0) -> Sequence[Array]:
         """See `Lead`; the other servers' shares come here too."""

@@ -1,6 +1,7 @@
 """Locks of the servers, made so that a push which meets nobody else passes them quickly."""
 
 import threading
+from collections.abc import Callable
 
 
 class Changes(threading.Condition):
@@ -8,11 +9,13 @@ class Changes(threading.Condition):
 
     Attributes:
         lock: What it guards is guarded by this; to hold it is to hold the condition, and quicker.
+        also: Called with every change, too; it must return at once.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         super().__init__(self.lock)
+        self.also: Callable[[], object] = lambda: None
         self._waiting = 0
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -24,7 +27,12 @@ class Changes(threading.Condition):
             self._waiting -= 1
 
     def notify_all(self) -> None:
-        """Tell all who wait of a change."""
+        """Tell all of a change."""
+        self.wake()
+        self.also()
+
+    def wake(self) -> None:
+        """Tell those of a change who wait."""
         if self._waiting:
             super().notify_all()
 

@@ -3,7 +3,6 @@
 A machine is asked by the authority, which knows who takes part. It never sees a push twice.
 """
 
-from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -144,16 +143,17 @@ class InStep:
     counts_absent: bool = True
     _taken: list[Push] = field(default_factory=list)
     _waiting: list[Push] = field(default_factory=list)
-    _counts: Counter[int] = field(default_factory=Counter)
+    _counts: dict[int, int] = field(default_factory=dict)
 
     def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
         """See `Machine`."""
         if push.base < step:
             return [Drop(push, f"it was computed on step {push.base}, and the step is {step}")]
-        if self._counts[push.worker] >= self._quota(active):  # a worker that was started again since
+        count = self._counts.get(push.worker, 0)
+        if count >= self._quota(active):  # a worker that was started again since
             return [Drop(push, f"step {step} has a push of this worker already")]
         self._taken.append(push)
-        self._counts[push.worker] += 1
+        self._counts[push.worker] = count + 1
         self._waiting.append(push)
         return self._ready(active) or self._counted(active)
 
@@ -166,8 +166,8 @@ class InStep:
         quota = self._quota(active)
         if quota == 1:
             return []
-        told = [push for push in self._waiting if self._counts[push.worker] < quota]
-        self._waiting = [push for push in self._waiting if self._counts[push.worker] >= quota]
+        told = [push for push in self._waiting if self._counts.get(push.worker, 0) < quota]
+        self._waiting = [push for push in self._waiting if self._counts.get(push.worker, 0) >= quota]
         return [Count(push) for push in told]
 
     def waits_for(self, worker: int, active: Set[int]) -> list[int]:
@@ -177,7 +177,7 @@ class InStep:
     def missing(self, active: Set[int]) -> list[int]:
         """See `Machine`."""
         quota = self._quota(active)
-        return sorted(worker for worker in active if self._counts[worker] < quota)
+        return sorted(worker for worker in active if self._counts.get(worker, 0) < quota)
 
     def forget(self, worker: int) -> None:
         """See `Machine`: what had arrived everywhere was pushed in good faith, and still counts."""

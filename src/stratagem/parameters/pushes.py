@@ -1,51 +1,40 @@
 """What a server does with a push: stages it, sees to it that its update is made, answers with the newest parameters."""
 
-import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
-from stratagem.errors import DeadlineExceeded, TaskLost
+from stratagem.errors import DeadlineExceeded, RolledBack, TaskLost
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import APPLIED, COUNTED, Decision
 from stratagem.parameters.leader import Leader
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
-from stratagem.parameters.protocol import OK, PENDING, SEND, STATE
+from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
 from stratagem.parameters.rules import Sync
 from stratagem.parameters.store import Key, Store
-from stratagem.runtime.wire import Fields, Reply, Request
+from stratagem.runtime.wire import LATER, Fields, Reply, Request
 
 
-class _Waiting:
-    """A push whose handler waits, and which whoever makes its update may answer.
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A push, or the question what became of one.
 
-    Args:
-        request: The call.
+    Attributes:
+        request: The call that brought it.
+        store: The values, from which those came that it was computed on.
+        push: The push.
+        end: Until when its caller may be kept waiting.
+        is_here: Whether it is staged.
     """
 
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._lock = threading.Lock()
-        self._is_claimed = False
-
-    def answer(self, reply: Reply) -> None:
-        """Answer it in its handler's place."""
-        with self._lock:
-            if not self._is_claimed:
-                try:
-                    self._request.respond(reply)
-                except (TaskLost, DeadlineExceeded):
-                    pass  # its handler finds the connection closed
-                except Exception:  # noqa: BLE001  its handler tries, too, and tells the caller what is wrong
-                    return
-                self._is_claimed = True
-
-    def claim(self) -> bool:
-        """Let nobody answer it any more; whether nobody has."""
-        with self._lock:
-            is_first, self._is_claimed = not self._is_claimed, True
-            return is_first
+    request: Request
+    store: Store
+    push: Push
+    end: float
+    is_here: bool = True
 
 
 class Pushes:
@@ -54,15 +43,17 @@ class Pushes:
     Args:
         part: What the server holds of the model.
         leader: What server 0 does for all; `None` on the others.
+        news: Called when `look` may find something to do.
     """
 
-    def __init__(self, part: ModelPart, leader: Leader | None) -> None:
+    def __init__(self, part: ModelPart, leader: Leader | None, news: Callable[[], None]) -> None:
         self._part = part
         self._leader = leader
+        self._news = news
         # Threads that wake one another, and then all want the interpreter, are slow: where one server does all, the
         # thread that makes an update answers everybody who waits for it.
         self._is_together = leader is not None and leader.is_alone and isinstance(part.config.rule, Sync)
-        self._waiting: dict[Key, _Waiting] = {}
+        self._waiting: dict[Key, _Asked] = {}
 
     def take(self, request: Request, store: Store, push: Push) -> Reply:
         """Take a push, see to it that its update is made, and answer with the newest parameters.
@@ -72,34 +63,67 @@ class Pushes:
             store: The values, from which those came that it was computed on.
             push: The push.
 
+        Returns:
+            The answer; or `LATER`, if whoever makes the update is to answer.
+
         Raises:
             RolledBack: The servers have gone back to an earlier step.
         """
+        asked = _Asked(request, store, push, waits_until(request))
+        if request.fields["again"]:
+            asked.is_here = store.has(push)
+        else:
+            store.stage(push, request.tensors)
+            if self._leader is not None and request.fields["metrics"]:
+                self._leader.bulletin.add_metrics(push, request.fields["metrics"])
         # Over a network each is sent all of the parameters, which is for threads to do at the same time.
         if not self._is_together or request.peer.process is None:
-            return self._taken(request, store, push, None)
-        waiting = self._waiting[push[:3]] = _Waiting(request)
+            return self._reply(asked, asked.end)
+        self._waiting[push[:3]] = asked
         try:
-            return self._taken(request, store, push, waiting)
-        finally:
-            waiting.claim()
-            if self._waiting.get(push[:3]) is waiting:  # not asked again meanwhile, over another connection
-                del self._waiting[push[:3]]
+            reply = self._reply(asked, 0.0)
+        except BaseException:
+            self._forget(asked)
+            raise
+        if reply is not LATER:
+            self._forget(asked)
+        return reply
 
-    def _taken(self, request: Request, store: Store, push: Push, waiting: _Waiting | None) -> Reply:
-        fields, end, leader = request.fields, waits_until(request), self._leader
-        epoch, is_again = fields["epoch"], fields["again"]
-        if not is_again:
-            store.stage(push, request.tensors)
-            if leader is not None and fields["metrics"]:
-                leader.bulletin.add_metrics(push, fields["metrics"])
-        is_here = not is_again or store.has(push)
-        decision, missing = self._part.lead.decide(epoch, push, end, is_here)
-        if waiting is not None and not waiting.claim():
-            return Reply()  # to nobody: another thread has answered
-        if decision is None and not is_here:
-            return Reply({STATE: SEND})
+    def look(self) -> None:
+        """Answer those who wait and were decided about by other ways than a push, or have waited for long."""
+        for key, asked in list(self._waiting.items()):
+            if self._waiting.get(key) is not asked:  # answered with one before it
+                continue
+            reply: Reply | Exception
+            try:
+                reply = self._reply(asked, 0.0)
+            except RolledBack as error:
+                reply = rolled_back(error)
+            except Exception as error:  # noqa: BLE001  the caller's to know, as if its own handler had raised it
+                reply = error
+            if reply is not LATER:
+                self._answer(asked, reply)
+
+    def _answer(self, asked: _Asked, reply: Reply | Exception) -> None:
+        self._forget(asked)
+        with suppress(TaskLost, DeadlineExceeded):  # the thread of its connection finds that out, too
+            asked.request.respond(reply)
+
+    def _forget(self, asked: _Asked) -> None:
+        key = asked.push[:3]
+        if self._waiting.get(key) is asked:  # not asked again meanwhile, over another connection
+            self._waiting.pop(key, None)
+
+    def _reply(self, asked: _Asked, end: float) -> Reply:
+        """What to answer, or `LATER` if nothing is known by then and the caller may be kept waiting."""
+        store, push, leader = asked.store, asked.push, self._leader
+        epoch = asked.request.fields["epoch"]
+        decision, missing = self._part.lead.decide(epoch, push, end, asked.is_here)
         if decision is None:
+            if not asked.is_here:
+                return Reply({STATE: SEND})
+            if end < asked.end and time.monotonic() < asked.end:
+                return LATER
             store.own(push)
             return Reply({STATE: PENDING, "waiting": missing})
         store.settle(push, decision)
@@ -115,9 +139,9 @@ class Pushes:
         told["step"], leaves, release = store.read(decision.step)
         if self._waiting:
             for other in decision.pushes:
-                others = self._waiting.get(other[:3])
-                if others is not None and others is not waiting:
-                    others.answer(Reply(_about(other, decision, told), leaves))
+                waiting = self._waiting.get(other[:3])
+                if waiting is not None and waiting is not asked:
+                    self._answer(waiting, Reply(_about(other, decision, told), leaves))
         return Reply(_about(push, decision, told), leaves, after=partial(self._tell, release))
 
     def _tell(self, release: Callable[[], None] | None = None) -> None:
@@ -126,11 +150,18 @@ class Pushes:
             release()
         if self._leader is not None and self._leader.is_alone:
             self._leader.tell()
+            if self._waiting:
+                self._news()
 
 
 def _about(push: Push, decision: Decision, told: Fields) -> Fields:
     """What is told about one of the pushes of an update."""
     return told if decision.kind != APPLIED else {**told, "staleness": decision.step - 1 - push.base}
+
+
+def rolled_back(error: RolledBack) -> Reply:
+    """The answer that makes a worker come again."""
+    return Reply({STATE: ROLLED_BACK, "why": str(error)})
 
 
 def waits_until(request: Request) -> float:

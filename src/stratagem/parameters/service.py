@@ -17,8 +17,8 @@ from stratagem.parameters.follower import Follower
 from stratagem.parameters.leader import Leader
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
-from stratagem.parameters.protocol import OK, OVER, PENDING, ROLLED_BACK, STATE
-from stratagem.parameters.pushes import Pushes, waits_until
+from stratagem.parameters.protocol import OK, OVER, PENDING, STATE
+from stratagem.parameters.pushes import Pushes, rolled_back, waits_until
 from stratagem.parameters.store import Store
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import Caller, Handler, Reply, Request
@@ -47,6 +47,7 @@ class ParameterService:
         self._pushes: dict[str, Pushes] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._news = threading.Event()
         self._ticker: threading.Thread | None = None
         self._thread = _Thread()
         for name, handler in self._handlers().items():
@@ -90,6 +91,7 @@ class ParameterService:
     def close(self) -> None:
         """End all threads."""
         self._closing.set()
+        self._news.set()
         for leader in self._leaders.values():
             leader.close()
         for part in self._parts.values():
@@ -109,13 +111,14 @@ class ParameterService:
                 if config.server == 0:
                     leader = Leader(known, self._server.peers, self._server.incarnation)
                     known.lead = self._leaders[config.name] = leader
+                    leader.changed.also = self._news.set
                     for number, task in enumerate(config.workers):
                         if self._server.has_finished(task):  # before this server was started again
                             leader.leave(number, "finished")
                     self._start_ticking()
                 else:
                     known.lead = Follower(known, self._server.peers)
-                self._pushes[config.name] = Pushes(known, self._leaders.get(config.name))
+                self._pushes[config.name] = Pushes(known, self._leaders.get(config.name), self._news.set)
             else:
                 known.config.check_same(config, request.peer.name)
             missing = known.missing()
@@ -337,7 +340,15 @@ class ParameterService:
             self._ticker.start()
 
     def _tick(self) -> None:
-        while not self._closing.wait(_TICK_SECONDS):
+        following = 0.0
+        while not self._closing.is_set():
+            self._news.wait(_TICK_SECONDS)
+            self._news.clear()
+            for pushes in list(self._pushes.values()):
+                pushes.look()
+            if time.monotonic() < following:
+                continue
+            following = time.monotonic() + _TICK_SECONDS
             for leader in list(self._leaders.values()):
                 config = leader.part.config
                 silent = self._server.silent_for(config.rejoin_timeout)
@@ -371,7 +382,7 @@ def _guarded(handler: Handler) -> Handler:
         try:
             return handler(request)
         except RolledBack as error:
-            return Reply({STATE: ROLLED_BACK, "why": str(error)})
+            return rolled_back(error)
 
     return guarded
 

@@ -16,7 +16,7 @@ A map, from the outside in:
 
 from stratagem.runtime.wire.arrays import empty_aligned
 from stratagem.runtime.wire.boards import Board, Edition
-from stratagem.runtime.wire.calls import Caller, Handler, Reply, Request, Response
+from stratagem.runtime.wire.calls import LATER, Caller, Handler, Reply, Request, Response
 from stratagem.runtime.wire.counters import Snapshot
 from stratagem.runtime.wire.credentials import Credentials
 from stratagem.runtime.wire.dialing import SHARED_MEMORY
@@ -29,6 +29,7 @@ from stratagem.runtime.wire.peer import Peer
 from stratagem.runtime.wire.tls import TLS
 
 __all__ = [
+    "LATER",
     "PROTOCOL",
     "SHARED_MEMORY",
     "TLS",

@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.layouts import NO_TENSORS, Layout
-from stratagem.runtime.wire.limits import KIB
+from stratagem.runtime.wire.limits import MIB
 from stratagem.runtime.wire.segments import OutgoingSegment
 
-_PIECE = 512 * KIB
+_PIECE = 2 * MIB
 Rows: TypeAlias = slice | EllipsisType
 _SPARE = 1
 """Sheets to keep beside those in use."""

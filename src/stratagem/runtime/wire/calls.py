@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -46,9 +46,9 @@ class Request:
         timeout: How many seconds the caller will wait for the answer, as it said; `None` for ever.
         is_abandoned: Tells whether the caller has gone, or the listener stops: a handler that waits for
             something should ask now and then.
-        respond: Answers the call, in the place of what the handler returns: another thread can, which has what the
-            handler waits for. Whoever calls it sees to it that the handler does not return meanwhile. Raises
-            `TaskLost` or `DeadlineExceeded` if the connection is no good any more; after other errors it is as before.
+        respond: Answers the call, from any thread, with a reply or with what went wrong: for a handler that returns
+            `LATER`, since somebody else will have the answer. The first answer counts, the handler's own among
+            them; tells whether this was it. Raises `TaskLost` or `DeadlineExceeded` if the connection broke.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Request:
     peer: Caller
     timeout: float | None = None
     is_abandoned: Callable[[], bool] = field(default=lambda: False, repr=False)
-    respond: "Callable[[Reply], None]" = field(default=lambda reply: None, repr=False)
+    respond: "Callable[[Reply | Exception], bool]" = field(default=lambda reply: False, repr=False)
 
     def take(self, index: int) -> Array:
         """A tensor as this side's own array: copied if it is a view of shared memory."""
@@ -83,6 +83,10 @@ class Reply:
     tensors: Sequence[Any] = ()
     after: Callable[[], None] | None = None
     keep: Keep | None = None
+
+
+LATER: Final = Reply()
+"""What a handler returns whose call is answered with `Request.respond`."""
 
 
 @dataclass(slots=True, eq=False)

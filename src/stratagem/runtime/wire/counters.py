@@ -59,6 +59,12 @@ class Counters:
                 self._failures += 1
                 self._last_error = f"{name}: {error}"
 
+    def failed(self, name: str, error: str) -> None:
+        """Something went wrong in a call that was answered before."""
+        with self._lock:
+            self._failures += 1
+            self._last_error = f"{name}: {error}"
+
     def accepted(self) -> None:
         """A connection was authenticated."""
         with self._lock:

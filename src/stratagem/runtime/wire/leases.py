@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +20,23 @@ class Lease:
         self._over = over
 
     def lent(self, array: Array) -> Array:
-        """The same bytes, which keep the lease alive for as long as they or any view of them live."""
-        return np.asarray(_Loan(array, self))
+        """The same bytes, which keep the lease alive for as long as they or any view of them live.
+
+        Args:
+            array: All of a mapping, as `np.frombuffer` sees it.
+        """
+        # Of the mapping, not of the array: NumPy takes for the owner of a view's memory the last in a row of plain
+        # arrays, and what it passes over may go.
+        loan = _Loan(array.shape, array.dtype, array.base)
+        loan.lease = self
+        return loan
 
     def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
         if not ends():  # the modules that a pool needs are gone by then, and nobody calls any more
             self._over()
 
 
-class _Loan:
+class _Loan(np.ndarray[Any, np.dtype[Any]]):
     """What NumPy takes for the owner of lent memory."""
 
-    __slots__ = ("__array_interface__", "_array", "_lease")
-
-    def __init__(self, array: Array, lease: Lease) -> None:
-        self._array = array
-        self._lease = lease
-        self.__array_interface__ = array.__array_interface__
+    lease: Lease

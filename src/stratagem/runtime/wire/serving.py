@@ -2,17 +2,18 @@
 
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stratagem.errors import AuthenticationError, DeadlineExceeded, ProtocolError, RemoteError, TaskLost
-from stratagem.runtime.wire.calls import FAILED, OK, Caller, Handler, Keep, Reply, Request
+from stratagem.runtime.wire.calls import FAILED, LATER, OK, Caller, Handler, Keep, Reply, Request
 from stratagem.runtime.wire.channels import Channel, Message, in_place
 from stratagem.runtime.wire.counters import Counters
 from stratagem.runtime.wire.credentials import Credentials
 from stratagem.runtime.wire.deadlines import FOREVER, Deadline, Stall
 from stratagem.runtime.wire.failures import describe_failure
+from stratagem.runtime.wire.frames import Fields
 from stratagem.runtime.wire.handshake import REFUSED_TLS, receive_guest
 from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION, Limits
 from stratagem.runtime.wire.rationed import RationedLog
@@ -94,105 +95,176 @@ def serve_calls(service: Service, channel: Channel, caller: Caller) -> Keep | No
     Returns:
         What takes the channel over, if something does.
     """
-    stall = Stall(service.limits.stall_seconds)
-    keep: Keep | bool = True
-    while keep is True:
-        keep = _serve_one(service, channel, caller, stall)
-    return keep or None
+    return _Line(service, channel, caller).serve()
 
 
-def _serve_one(service: Service, channel: Channel, caller: Caller, stall: Stall) -> Keep | bool:
-    """Answer one call; whether another may follow, or what takes the channel over.
+class _Line:
+    """One connection, on which call follows call.
 
-    A function of its own, so that no array of this call is kept alive while the next one is awaited.
+    Args:
+        service: What the listener serves.
+        channel: The channel over it.
+        caller: Who calls.
     """
-    try:
-        message = channel.receive(FOREVER, stall, borrow=in_place)
-    except TaskLost:
-        return False
-    except RemoteError as error:
-        service.log.warning(f"refused a message of {caller.name or 'a client'} at {caller.address}: {error}")
+
+    def __init__(self, service: Service, channel: Channel, caller: Caller) -> None:
+        self._service = service
+        self._channel = channel
+        self._caller = caller
+        self._stall = Stall(service.limits.stall_seconds)
+        self._answer: _Answer | None = None
+
+    def serve(self) -> Keep | None:
+        """See `serve_calls`."""
+        keep: Keep | bool = True
+        try:
+            while keep is True:
+                keep = self._serve_one()
+        finally:
+            self._is_answered()
+        return keep or None
+
+    def _is_answered(self) -> bool:
+        """Whether the last call is; from now on nobody answers it, so that the channel is this thread's alone."""
+        return self._answer is None or self._answer.close()
+
+    def _serve_one(self) -> Keep | bool:
+        """Serve one call; whether another may follow, or what takes the channel over.
+
+        A function of its own, so that no array of this call is kept alive while the next one is awaited.
+        """
+        channel, problem = self._channel, None
+        try:
+            message = channel.receive(FOREVER, self._stall, borrow=in_place)
+        except TaskLost:
+            return False
+        except RemoteError as error:
+            problem = error
+        is_in_turn = self._is_answered()
+        if not is_in_turn:
+            problem = ProtocolError("a call before the one before it was answered")
+        if problem is not None:
+            self._refuse(problem)
+            return is_in_turn and channel.is_intact
+        return self._handled(message)
+
+    def _refuse(self, error: RemoteError) -> None:
+        caller = self._caller
+        self._service.log.warning(
+            f"refused a message of {caller.name or 'a client'} at {caller.address}: {error}"
+        )
         # What led here in this process is nothing to one who sends such things: no traceback.
-        _, sent = channel.send(FAILED, {"class": type(error).__name__, "message": str(error)}, (), stall)
-        service.counters.call(_UNKNOWN_CALL, 0, sent, str(error))
-        return channel.is_intact
-    sent, problem, keep = _answer(service, channel, caller, message, stall)
-    name = message.subject if message.subject in service.handlers else _UNKNOWN_CALL
-    service.counters.call(name, message.nbytes, sent, problem)
-    return True if keep is None else keep
+        told = {"class": type(error).__name__, "message": str(error)}
+        _, sent = self._channel.send(FAILED, told, (), self._stall)
+        self._service.counters.call(_UNKNOWN_CALL, 0, sent, str(error))
+
+    def _handled(self, message: Message) -> Keep | bool:
+        """Run the handler, and send what comes of it, unless somebody else does."""
+        answer = self._answer = _Answer(self._service, self._channel, self._stall, message)
+        try:
+            reply = self._handle(message, answer)
+        except BaseException as error:  # noqa: BLE001  whatever a handler raises is the caller's to know
+            answer.fail(error)
+            return True
+        if reply is LATER:
+            return True
+        answer.respond(reply)
+        return True if reply.keep is None else reply.keep
+
+    def _handle(self, message: Message, answer: "_Answer") -> Reply:
+        service, channel = self._service, self._channel
+        handler = service.handlers.get(message.subject)
+        if handler is None:
+            raise ProtocolError(
+                f"no such call: {message.subject!r:.80}; this task answers {', '.join(sorted(service.handlers))}"
+            )
+        request = Request(
+            name=message.subject,
+            fields=message.fields,
+            tensors=message.tensors,
+            owned=not message.borrowed,
+            peer=self._caller,
+            timeout=message.timeout,
+            is_abandoned=lambda: not channel.stream.is_open(),
+            respond=answer.respond,
+        )
+        return handler(request)
 
 
 class _Answer:
-    """The answer to one call.
+    """The answer to one call: the first that is given, by whichever thread.
 
     Args:
-        channel: Where it goes.
+        service: What the listener serves.
+        channel: Where the answer goes.
         stall: How long sending it may make no progress.
-
-    Attributes:
-        sent: How many bytes it took, once it is sent.
+        message: The call.
     """
 
-    __slots__ = ("_channel", "_stall", "sent")
+    __slots__ = ("_channel", "_counters", "_is_over", "_is_sent", "_lock", "_name", "_nbytes", "_stall")
 
-    def __init__(self, channel: Channel, stall: Stall) -> None:
+    def __init__(self, service: Service, channel: Channel, stall: Stall, message: Message) -> None:
         self._channel = channel
         self._stall = stall
-        self.sent: int | None = None
+        self._counters = service.counters
+        self._name = message.subject if message.subject in service.handlers else _UNKNOWN_CALL
+        self._nbytes = message.nbytes
+        self._lock = threading.Lock()
+        self._is_over = self._is_sent = False
 
-    def send(self, reply: Reply) -> None:
-        """Send it; see `Request.respond`."""
+    def respond(self, reply: Reply | Exception) -> bool:
+        """See `Request.respond`."""
+        if not isinstance(reply, Reply):
+            return self.fail(reply)
         try:
-            self.sent = self._channel.send(OK, reply.fields, reply.tensors, self._stall)[1]
-        except (TaskLost, DeadlineExceeded):
-            # Another thread may be the one that sends: that of the connection finds it closed.
-            self._channel.stream.wake()
-            raise
+            with self._lock:
+                if self._is_over:
+                    return False
+                self._is_over = True
+                try:
+                    sent = self._sent(OK, reply.fields, reply.tensors)
+                except (TaskLost, DeadlineExceeded):
+                    raise
+                except Exception as error:  # noqa: BLE001  an answer that cannot be sent, of which nothing was
+                    self._send_failure(error)
+                else:
+                    self._counters.call(self._name, self._nbytes, sent)
+                return True
         finally:
             if reply.after is not None:
                 reply.after()
 
+    def fail(self, error: BaseException) -> bool:
+        """Tell the caller what went wrong, unless it has an answer."""
+        with self._lock:
+            if self._is_over:
+                self._counters.failed(self._name, _line(error))
+                return False
+            self._is_over = True
+            self._send_failure(error)
+            return True
 
-def _answer(
-    service: Service, channel: Channel, caller: Caller, message: Message, stall: Stall
-) -> tuple[int, str | None, Keep | None]:
-    """Run the handler and send what comes of it: how many bytes, what went wrong, who keeps the connection."""
-    answer = _Answer(channel, stall)
-    try:
-        reply = _handle(service, channel, caller, message, answer)
-    except BaseException as error:  # noqa: BLE001  whatever a handler raises is the caller's to know
-        return (
-            _send_failure(channel, error, stall) if answer.sent is None else (answer.sent, str(error), None)
-        )
-    if answer.sent is None:
+    def close(self) -> bool:
+        """Let nobody answer any more; whether somebody has."""
+        with self._lock:
+            self._is_over = True
+            return self._is_sent
+
+    def _send_failure(self, error: BaseException) -> None:
+        sent = self._sent(FAILED, describe_failure(error), ())
+        self._counters.call(self._name, self._nbytes, sent, _line(error))
+
+    def _sent(self, subject: str, fields: Fields, tensors: Sequence[Any]) -> int:
+        """Send it; how many bytes it took."""
         try:
-            answer.send(reply)
+            sent = self._channel.send(subject, fields, tensors, self._stall)[1]
         except (TaskLost, DeadlineExceeded):
+            # Another thread may be the one that sends: that of the connection finds it closed.
+            self._channel.stream.wake()
             raise
-        except Exception as error:  # noqa: BLE001  an answer that cannot be sent, of which nothing was
-            return _send_failure(channel, error, stall)
-    return answer.sent or 0, None, reply.keep
+        self._is_sent = True
+        return sent
 
 
-def _send_failure(channel: Channel, error: BaseException, stall: Stall) -> tuple[int, str, None]:
-    _, sent = channel.send(FAILED, describe_failure(error), (), stall)
-    return sent, f"{type(error).__name__}: {error!s:.300}", None
-
-
-def _handle(service: Service, channel: Channel, caller: Caller, message: Message, answer: _Answer) -> Reply:
-    handler = service.handlers.get(message.subject)
-    if handler is None:
-        raise ProtocolError(
-            f"no such call: {message.subject!r:.80}; this task answers {', '.join(sorted(service.handlers))}"
-        )
-    request = Request(
-        name=message.subject,
-        fields=message.fields,
-        tensors=message.tensors,
-        owned=not message.borrowed,
-        peer=caller,
-        timeout=message.timeout,
-        is_abandoned=lambda: not channel.stream.is_open(),
-        respond=answer.send,
-    )
-    return handler(request)
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error!s:.300}"
