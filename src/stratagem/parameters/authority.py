@@ -184,6 +184,9 @@ class Authority:
         """What became of a push; `None` if that is not known yet."""
         member = self.member(worker)
         if incarnation != member.incarnation:
+            # One that is complete counts all the same, and stays with the servers until its update is made.
+            if any(push[:3] == (worker, incarnation, sequence) for push in self._undecided):
+                return None
             return Decision(DROPPED, self.step, why="this worker has been started again since")
         return member.decisions.get(sequence)
 

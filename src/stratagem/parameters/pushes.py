@@ -1,12 +1,13 @@
 """What a server does with a push: stages it, sees to it that its update is made, answers with the newest parameters."""
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from stratagem.errors import DeadlineExceeded, RolledBack, TaskLost
+from stratagem.errors import RemoteError, RolledBack
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import APPLIED, COUNTED, Decision
 from stratagem.parameters.leader import Leader
@@ -54,6 +55,7 @@ class Pushes:
         # thread that makes an update answers everybody who waits for it.
         self._is_together = leader is not None and leader.is_alone and isinstance(part.config.rule, Sync)
         self._waiting: dict[Key, _Asked] = {}
+        self._lock = threading.Lock()
 
     def take(self, request: Request, store: Store, push: Push) -> Reply:
         """Take a push, see to it that its update is made, and answer with the newest parameters.
@@ -79,7 +81,8 @@ class Pushes:
         # Over a network each is sent all of the parameters, which is for threads to do at the same time.
         if not self._is_together or request.peer.process is None:
             return self._reply(asked, asked.end)
-        self._waiting[push[:3]] = asked
+        with self._lock:
+            self._waiting[push[:3]] = asked
         try:
             reply = self._reply(asked, 0.0)
         except BaseException:
@@ -91,7 +94,9 @@ class Pushes:
 
     def look(self) -> None:
         """Answer those who wait and were decided about by other ways than a push, or have waited for long."""
-        for key, asked in list(self._waiting.items()):
+        with self._lock:
+            waiting = list(self._waiting.items())
+        for key, asked in waiting:
             if self._waiting.get(key) is not asked:  # answered with one before it
                 continue
             reply: Reply | Exception
@@ -106,13 +111,14 @@ class Pushes:
 
     def _answer(self, asked: _Asked, reply: Reply | Exception) -> None:
         self._forget(asked)
-        with suppress(TaskLost, DeadlineExceeded):  # the thread of its connection finds that out, too
+        with suppress(RemoteError):  # the thread of its connection finds that out, too
             asked.request.respond(reply)
 
     def _forget(self, asked: _Asked) -> None:
         key = asked.push[:3]
-        if self._waiting.get(key) is asked:  # not asked again meanwhile, over another connection
-            self._waiting.pop(key, None)
+        with self._lock:
+            if self._waiting.get(key) is asked:  # not asked again meanwhile, over another connection
+                del self._waiting[key]
 
     def _reply(self, asked: _Asked, end: float) -> Reply:
         """What to answer, or `LATER` if nothing is known by then and the caller may be kept waiting."""
@@ -127,6 +133,8 @@ class Pushes:
             store.own(push)
             return Reply({STATE: PENDING, "waiting": missing})
         store.settle(push, decision)
+        if leader is not None and asked.request.peer.process is None:
+            self._tell()  # now: to send it all to one who is far takes a while
         told = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
         if leader is not None:
             ahead_of = leader.may_go_on(epoch, push.worker, end)
@@ -136,6 +144,11 @@ class Pushes:
         if decision.kind == COUNTED:
             return Reply(told, after=self._tell)
         told["update"] = decision.step
+        if decision.kind != APPLIED and leader is not None:
+            # Those whose pushes make that update may all have left it to others to answer.
+            made = leader.made(epoch, decision.step)
+            if made is not None:
+                store.apply(made)
         told["step"], leaves, release = store.read(decision.step)
         if self._waiting:
             for other in decision.pushes:

@@ -344,22 +344,28 @@ class ParameterService:
         while not self._closing.is_set():
             self._news.wait(_TICK_SECONDS)
             self._news.clear()
-            for pushes in list(self._pushes.values()):
-                pushes.look()
-            if time.monotonic() < following:
-                continue
-            following = time.monotonic() + _TICK_SECONDS
-            for leader in list(self._leaders.values()):
-                config = leader.part.config
-                silent = self._server.silent_for(config.rejoin_timeout)
-                workers = [number for number, task in enumerate(config.workers) if task in silent]
-                for worker in leader.tick(time.monotonic(), workers):
-                    _log.warning(
-                        "%s has been silent for %g s and is given up; the job goes on without it",
-                        config.workers[worker],
-                        config.rejoin_timeout,
-                    )
-                    self._server.give_up(config.workers[worker])
+            try:
+                for pushes in list(self._pushes.values()):
+                    pushes.look()
+                if time.monotonic() >= following:
+                    following = time.monotonic() + _TICK_SECONDS
+                    for leader in list(self._leaders.values()):
+                        self._see_who_is_silent(leader)
+            except Exception:  # noqa: BLE001  nobody else would hear of it
+                # Without this thread nobody would be given up, and some never answered.
+                _log.exception("something went wrong while time passed; it is tried again")
+
+    def _see_who_is_silent(self, leader: Leader) -> None:
+        config = leader.part.config
+        silent = self._server.silent_for(config.rejoin_timeout)
+        workers = [number for number, task in enumerate(config.workers) if task in silent]
+        for worker in leader.tick(time.monotonic(), workers):
+            _log.warning(
+                "%s has been silent for %g s and is given up; the job goes on without it",
+                config.workers[worker],
+                config.rejoin_timeout,
+            )
+            self._server.give_up(config.workers[worker])
 
     def _describe(self) -> Any:
         return {

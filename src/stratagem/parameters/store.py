@@ -199,9 +199,11 @@ class Store:
         Returns:
             The version; views, which are good until the function that comes last is called; and that function.
         """
+        epoch = self.epoch
         self.wait_for(at_least)
         self._lock.acquire_shared()
         try:
+            self._check_epoch(epoch)  # after an update that failed, what the views show may be gone
             views = self._views.of(self._values) if everything else self._leaves
             return self.version, views, self._lock.release_shared
         except BaseException:
@@ -256,6 +258,8 @@ class Store:
             staged = self._staged.get(push[:3])
             if staged is not None:
                 staged.own()
+                while self._under_way:  # an update may have begun to read what the worker gets back
+                    self._changed.wait(_LOOK_EVERY)
 
     def has(self, push: Push) -> bool:
         """Whether a push waits here."""

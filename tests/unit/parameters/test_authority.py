@@ -191,6 +191,23 @@ def test_a_worker_started_again_cannot_fill_an_update_alone() -> None:
     assert [push.worker for push in job.decision(own).pushes] == [0, 1]  # type: ignore[union-attr]
 
 
+def test_what_a_worker_pushed_before_it_was_started_again_counts_and_is_not_said_to_be_dropped_before() -> (
+    None
+):
+    job = Job(Sync(), 2)
+    job.join(0, 1)
+    old = job.push(0)
+    job.restart(0)
+    assert job.decision(old) is None, "the servers must keep it for its update"
+    other = job.push(1)
+    decision = job.decision(other)
+    assert decision is not None
+    assert decision.pushes == (old, other)
+    after = job.decision(old)
+    assert after is not None
+    assert after.kind == DROPPED
+
+
 def test_a_worker_too_far_ahead_waits_for_the_slowest() -> None:
     job = Job(BoundedStaleness(2), 2)
     job.join(0, 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stratagem.errors import RolledBack, TaskLost
-from stratagem.parameters.authority import Authority, Decision
+from stratagem.parameters.authority import APPLIED, Authority, Decision
 from stratagem.parameters.bulletin import Bulletin
 from stratagem.parameters.machines import Push
 from stratagem.parameters.pushes import Pushes
@@ -29,7 +29,7 @@ class Server:
         self.bulletin = Bulletin(WORKERS)
         self.staged: set[tuple[int, str, int]] = set()
         self.owned: list[int] = []
-        self.readers = self.news = 0
+        self.readers = self.news = self.told = self.version = 0
         self.problem: Exception | None = None
         part = SimpleNamespace(lead=self, config=SimpleNamespace(rule=rule))
         self.pushes = Pushes(cast(Any, part), cast(Any, self), self._count_news)
@@ -51,7 +51,10 @@ class Server:
         return self.authority.waits_for(worker)
 
     def tell(self) -> None:
-        pass
+        self.told += 1
+
+    def made(self, epoch: str, step: int) -> Decision | None:
+        return self.authority.made(step)
 
     # What the store does.
 
@@ -65,9 +68,15 @@ class Server:
         self.owned.append(push.worker)
 
     def settle(self, push: Push, decision: Decision) -> None:
+        if decision.kind == APPLIED:
+            self.apply(decision)
+
+    def apply(self, decision: Decision) -> None:
         self.staged -= {each[:3] for each in decision.pushes}
+        self.version = decision.step
 
     def read(self, at_least: int) -> tuple[int, list[Any], Any]:
+        assert self.version >= at_least, "this would wait for an update that nobody makes"
         self.readers += 1
         return at_least, [np.full(2, at_least)], self._release
 
@@ -212,6 +221,28 @@ def test_pushes_that_are_only_counted_are_answered_while_their_update_is_waited_
     kinds = [worker.push().fields.get("kind") for worker in workers]
     assert kinds == ["counted"] * 3
     assert [worker.heard for worker in workers] == [[], [], []]
+
+
+def test_the_update_that_one_who_is_too_late_hears_of_is_made_even_if_it_is_looked_after_first() -> None:
+    server = Server(Sync(replicas_to_aggregate=2, total_num_replicas=3))
+    workers = [Worker(server, number) for number in range(3)]
+    server.authority.hold()
+    assert [worker.push() is LATER for worker in workers] == [True] * 3
+    # As it is when those who are in time have asked again.
+    server.pushes._waiting = dict(reversed(server.pushes._waiting.items()))
+    server.authority.release()
+    server.pushes.look()
+    assert [worker.told["kind"] for worker in workers] == ["applied", "applied", "dropped"]
+    assert [worker.told["step"] for worker in workers] == [1, 1, 1]
+
+
+def test_those_who_wait_hear_of_an_update_before_it_is_sent_to_one_who_is_far() -> None:
+    server = Server(Async())
+    answer = Worker(server, 0, is_near=False).push()
+    assert answer.fields["update"] == 1
+    assert server.told == 1
+    assert Worker(server, 1).push().fields["update"] == 2
+    assert server.told == 1, "one who is near is answered at once"
 
 
 def test_from_afar_and_without_waiting_for_others_the_handler_answers(server: Server) -> None:

@@ -48,7 +48,8 @@ class Request:
             something should ask now and then.
         respond: Answers the call, from any thread, with a reply or with what went wrong: for a handler that returns
             `LATER`, since somebody else will have the answer. The first answer counts, the handler's own among
-            them; tells whether this was it. Raises `TaskLost` or `DeadlineExceeded` if the connection broke.
+            them; tells whether this was it. Raises `TaskLost` or `DeadlineExceeded` if the connection broke. Not for
+            callers over TLS, where sending and receiving are not independent of each other.
     """
 
     name: str

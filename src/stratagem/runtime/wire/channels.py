@@ -156,7 +156,7 @@ class Channel:
             return layout, self._outgoing
         try:
             if isinstance(arrays, Edition):
-                self._take_down()
+                self.take_down()
                 self._shown = sheet = arrays.board.post(arrays, layout)
                 return sheet.layout, sheet.segment
             if self._outgoing.layout is not layout:
@@ -169,8 +169,8 @@ class Channel:
             place[...] = array
         return layout, self._outgoing
 
-    def _take_down(self) -> None:
-        """The far side reads no more of what it was last shown on a board."""
+    def take_down(self) -> None:
+        """The far side reads no more of what it was last shown on a board: it has spoken since, in its turn."""
         if self._shown is not None:
             self._shown.board.release(self._shown)
             self._shown = None
@@ -211,7 +211,6 @@ class Channel:
         self.is_intact = False
         if self._start == self._end:
             self._fill(first)
-        self._take_down()
         header_bytes, payload_bytes = check_prefix(self._read(_PREFIX_BYTES, rest), self.limits)
         data = self._read(header_bytes, rest)
         try:
@@ -362,7 +361,7 @@ class Channel:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        self._take_down()
+        self.take_down()
         self._outgoing.close()
         self._incoming.close()
 

@@ -6,7 +6,6 @@ import time
 
 from stratagem.runtime.wire.dialing import Connection
 
-_FRESH_SECONDS = 0.02
 _IDLE_SECONDS = 60.0
 
 
@@ -28,8 +27,7 @@ class Pool:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            # One that a call has just come back on could as well be lost a moment after it was looked at.
-            if time.monotonic() - connection.idle_since < _FRESH_SECONDS or connection.channel.is_quiet():
+            if connection.channel.is_quiet():
                 return connection
             connection.channel.close()
 

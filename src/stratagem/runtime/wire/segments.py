@@ -8,6 +8,7 @@ import fcntl
 import itertools
 import mmap
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -103,6 +104,10 @@ class OutgoingSegment:
         self._view, self.descriptor = _NOTHING, None
         self.layout, self.places = NO_TENSORS, []
         self.size = self.number = self._reserved = self._little_used = 0
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.descriptor is not None:  # of a board, which goes with what it shows
+            close(self.descriptor)
 
 
 class IncomingSegment:

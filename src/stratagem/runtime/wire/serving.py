@@ -141,6 +141,7 @@ class _Line:
         except RemoteError as error:
             problem = error
         is_in_turn = self._is_answered()
+        channel.take_down()
         if not is_in_turn:
             problem = ProtocolError("a call before the one before it was answered")
         if problem is not None:

@@ -52,7 +52,7 @@ def peer_process(sock: socket.socket) -> tuple[int, int]:
 
 
 class Stream:
-    """Owns a connected socket. One thread uses it at a time; only `wake` may come from another."""
+    """Owns a connected socket. One thread receives at a time, and one sends: with TLS the same; `wake` is for any."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)

@@ -1,5 +1,6 @@
 """Tensors that several callers are sent alike: one copy that all of them see, for as long as one of them uses it."""
 
+import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -176,3 +177,17 @@ def test_many_who_copy_at_once_leave_nothing_out() -> None:
             for _ in sheets:
                 board.release(sheet)
     assert len(board._sheets) == 1
+
+
+def test_the_memory_of_a_board_goes_with_it(press: Press, peers: Sequence[Peer]) -> None:
+    def show() -> None:
+        board = Board()
+        press.edition = Edition(board, [np.zeros(SIZE, np.float32), np.zeros(()), np.zeros((2, 0))])
+        read(peers[0])
+        gc.collect()
+
+    show()
+    before = descriptors()
+    for _ in range(10):
+        show()
+    assert descriptors() <= before + 1

@@ -99,3 +99,14 @@ leases.held = leases.Lease(over).lent(np.zeros(3))
 """
     done = subprocess.run([sys.executable, "-c", ends], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_connection_that_broke_is_not_used_again_when_its_lease_ends() -> None:
+    handlers = {"echo": lambda request: Reply(request.fields)}
+    with Listener("127.0.0.1:0", handlers) as listener, Peer(listener.address) as peer:
+        peer.call("echo")
+        (connection,) = peer._pool._idle
+        peer._pool._idle.clear()
+        connection.channel.close()
+        peer._pool.give_back(connection)  # as a lease does that outlives its call in a traceback
+        assert peer.call("echo", {"a": 1}).fields == {"a": 1}
