@@ -1,0 +1,48 @@
+"""The answer to a call, which any thread may give: as long as one sends it, the connection is that thread's."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
+
+from stratagem.runtime.wire import Reply
+from stratagem.runtime.wire.channels import Message
+from stratagem.runtime.wire.counters import Counters
+from stratagem.runtime.wire.deadlines import Stall
+from stratagem.runtime.wire.serving import _Answer
+
+SECONDS = 20.0
+
+
+class SlowChannel:
+    """A channel on which sending takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.sent: list[str] = []
+
+    def send(self, subject: str, *_: object) -> tuple[bytes, int]:
+        self.begun.set()
+        assert self.may_end.wait(SECONDS)
+        self.sent.append(subject)
+        return b"", 7
+
+
+def test_whoever_ends_a_connection_waits_for_the_answer_that_is_being_sent() -> None:
+    channel, counters = SlowChannel(), Counters()
+    service = SimpleNamespace(counters=counters, handlers={"push": None})
+    message = Message("push", {}, [], None, b"", 5, False)
+    answer = _Answer(cast(Any, service), cast(Any, channel), Stall(None), message)
+    with ThreadPoolExecutor(3) as threads:
+        answering = threads.submit(answer.respond, Reply())
+        assert channel.begun.wait(SECONDS)
+        closing = threads.submit(answer.close)
+        second = threads.submit(answer.respond, Reply())
+        assert not closing.done()
+        assert not second.done()
+        channel.may_end.set()
+        assert answering.result(SECONDS) is True
+        assert closing.result(SECONDS) is True
+        assert second.result(SECONDS) is False
+    assert channel.sent == ["ok"]
+    assert counters.snapshot(0, 0).calls == {"push": 1}
