@@ -1,11 +1,14 @@
 """How operations and variables are named in messages."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from jax._src import source_info_util
 from jax.extend.core import JaxprEqn
 
 _SHOWN = 4
+_PACKAGE = Path(__file__).parents[2]
+"""Where our own code is. A folder of the same name further up, such as a user's clone, tells nothing."""
 
 
 def operation(equation: JaxprEqn) -> str:
@@ -16,7 +19,7 @@ def operation(equation: JaxprEqn) -> str:
     text = f"`{equation.primitive.name}` at {source_info_util.summarize(equation.source_info)}"
     frames = list(source_info_util.user_frames(equation.source_info.traceback))
     for frame in frames[1:]:
-        if "stratagem" in frame.file_name.replace("\\", "/").split("/"):
+        if Path(frame.file_name).is_relative_to(_PACKAGE):
             break
         if "update" in frame.function_name:
             return f"{text}, for {frame.function_name}"
