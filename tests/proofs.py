@@ -37,6 +37,7 @@ Proves = Callable[[str, str], None]
 """What the fixture of that name is: called with an API and a strategy."""
 _SIGNS = {
     "tpu_strategy": "TPU",
+    "multi_worker_strategy": "MultiWorkerMirrored",
     "in-graph": "in-graph",
     "BoundedStaleness": "BoundedStaleness",
     "Sync(": "Sync",

@@ -12,11 +12,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 class XlaReducer:
     """Sums arrays over all processes of `jax.distributed`, which has been started.
 
-    The first device of each process takes part. On CPUs all arrays of one dtype go in one buffer, since every
-    all-reduce costs a round of messages; on accelerators XLA joins them itself.
+    The first device of each process takes part.
+
+    Args:
+        packs_on_host: Whether all arrays of one dtype go in one buffer of the host, as is best on CPUs, where every
+            all-reduce costs a round of messages. Otherwise they stay on the device, and XLA joins them itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, packs_on_host: bool) -> None:
+        self._packs_on_host = packs_on_host
         firsts: dict[int, jax.Device] = {}
         for device in sorted(jax.devices(), key=lambda each: each.id):
             firsts.setdefault(device.process_index, device)
@@ -29,8 +33,8 @@ class XlaReducer:
         )
 
     def all_reduce(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Each array summed over all processes."""
-        if self._device.platform != "cpu":
+        """Each array summed over all processes: host arrays, or arrays on the device that takes part."""
+        if not self._packs_on_host:
             return self._sum_parts([jnp.asarray(array) for array in arrays])
         host = [np.asarray(array) for array in arrays]
         order: dict[Any, list[int]] = {}

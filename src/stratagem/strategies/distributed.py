@@ -73,7 +73,7 @@ def _start(workers: GroupWorkers) -> XlaReducer:
         coordinator_bind_address=coordinator,  # and not on every interface: it asks nobody for a secret
     )
     gloo.listen_at(own)
-    reducer = XlaReducer()
+    reducer = XlaReducer(packs_on_host=jax.default_backend() == "cpu")
     reducer.all_reduce([np.zeros((), np.float32)])
     if jax.default_backend() == "cpu":
         _sum_here()

@@ -50,7 +50,12 @@ class MultiWorkerEngine:
 
     def _summands(self, arrays: Arrays) -> AbstractContextManager[Sequence[Sequence[Any]]]:
         reducer = self._reducer
-        return reducer.summands(arrays) if isinstance(reducer, Group) else _summed(reducer, arrays)
+        return reducer.summands(arrays) if isinstance(reducer, Group) else self._summed(reducer, arrays)
+
+    @contextmanager
+    def _summed(self, reducer: Reducer, arrays: Arrays) -> Iterator[Sequence[Sequence[Any]]]:
+        # A sum may be on one device of this worker, and the update runs on all of them.
+        yield [self.replicas.replicate(list(reducer.all_reduce(arrays)))]
 
     def lay_out(self, state: TrainState) -> TrainState:
         """A copy of everything on every device of this worker."""
@@ -115,11 +120,6 @@ class MultiWorkerEngine:
             return after
 
         return step
-
-
-@contextmanager
-def _summed(reducer: Reducer, arrays: Arrays) -> Iterator[Sequence[Sequence[Any]]]:
-    yield [reducer.all_reduce(arrays)]
 
 
 def _total(parts: Sequence[Any]) -> Any:

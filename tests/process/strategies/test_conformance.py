@@ -47,6 +47,9 @@ CONTENDERS = {
     "MultiWorkerMirrored, 2 devices each": Contender(
         "sg.MultiWorkerMirroredStrategy()", replicas=4, devices=2, workers=2
     ),
+    "MultiWorkerMirrored, 2 devices each, as on accelerators": Contender(
+        "__import__('strategies_on_cpu').multi_worker_strategy()", replicas=4, devices=2, workers=2
+    ),
     "ParameterServer, in step": Contender(
         "sg.ParameterServerStrategy(update=sg.Sync(), partitioner=sg.FixedShards(2))",
         replicas=2,
