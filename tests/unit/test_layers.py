@@ -1,6 +1,7 @@
 """The house: each layer imports only layers below it, and no module imports itself by a detour."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -23,7 +24,7 @@ LAYERS: list[set[str]] = [
     {"collectives", "parameters"},
     {"strategies"},
     {"training"},
-    {"keras", "flax", "functions", "estimator", "deploy", "emit", "planning"},
+    {"keras", "flax", "estimator", "deploy", "emit", "planning"},
     {"bench"},
     {"launch"},
 ]
@@ -83,6 +84,27 @@ def test_imports_point_down(name: str) -> None:
             continue
         other = layer_of(target)
         assert other == own or LEVEL[other] < LEVEL[own], f"{name} imports {target}, which is not below it"
+
+
+def test_every_layer_stands() -> None:
+    assert set(LEVEL) == {layer_of(name) for name in set(modules()) - ROOF}
+
+
+def maps() -> dict[str, set[str]]:
+    """The modules and packages that the map in a package's docstring names, for each package that has one."""
+    found = {}
+    for path in PACKAGE.rglob("__init__.py"):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        if "A map" in text:
+            places = [line.split("  ")[0] for line in re.findall("^    (.*)", text, re.MULTILINE)]
+            found[str(path.parent.relative_to(PACKAGE))] = set(", ".join(places).split(", "))
+    return found
+
+
+@pytest.mark.parametrize(("package", "named"), maps().items())
+def test_a_map_names_every_module(package: str, named: set[str]) -> None:
+    inside = {path.stem for path in (PACKAGE / package).glob("*.py")} - {"__init__"}
+    assert named == inside | {path.parent.name for path in (PACKAGE / package).glob("*/__init__.py")}
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:

@@ -10,6 +10,7 @@ A map, from the outside in:
     measuring, variables  evaluation and prediction; what a checkpoint holds
     model, inputs       a model function and an input function, called and checked
     spec, config, specs, hooks   what a user fills in
+    checks, returned    checks of that, each with its message
 """
 
 from stratagem.estimator.canned import DNNClassifier as DNNClassifier

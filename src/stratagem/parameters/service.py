@@ -1,4 +1,4 @@
-"""The calls by which a task serves parameters: what `serve` adds to a server, for every model that workers bring."""
+"""The calls by which a task serves parameters, for every model that workers bring; every server has them."""
 
 import logging
 import threading

@@ -9,10 +9,12 @@ A map, from the outside in:
     ring               workers that all-reduce, without servers
     deciding           which pushes make an update: the rules of `stratagem.parameters.machines`, for thousands of workers
     confidence         how long to simulate: until the figure is good enough
+    simulated          what a simulation found out
     failures           what losses and restarts cost, which are too rare to be simulated
     figures, rules     what is known of the job and of the machines; what a user can choose between
     stragglers, units  how steps vary; numbers with units
     measuring          the figures of this machine, by a short job
+    measuring_job      that job
 
 Nothing here imports JAX, except the short job itself.
 """

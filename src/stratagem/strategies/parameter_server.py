@@ -23,8 +23,9 @@ from stratagem.waist import TrainState
 
 _log = logging.getLogger("stratagem")
 _START_SECONDS = 600.0
-_STATUS_SECONDS = 5.0
 """How long a worker waits for servers that have not been started; the log names them all the while."""
+_STATUS_SECONDS = 5.0
+"""How long a task has to say how it is, before it is left out."""
 
 
 class ParameterServerStrategy(Strategy):

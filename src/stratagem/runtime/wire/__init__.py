@@ -7,7 +7,8 @@ A map, from the outside in:
     calls, failures, counters      requests and replies, exceptions on their way back, what was done
     handshake, credentials, tls    who belongs: the secret, certificates, the protocol's version
     channels                       messages over a stream, tensors inline or in shared memory
-    frames, dtypes, arrays         the form of a message
+    frames, layouts                the form of a message, and how its tensors lie in it
+    dtypes, arrays                 the types of tensors, and memory for them
     boards                         tensors that several are sent alike
     streams, segments, addresses   sockets and shared memory
     limits, deadlines              how much, and how long
