@@ -4,18 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEER := .venv-peer
 BENCH := .venv-bench
+WHEEL := .venv-wheel
 TESTERS ?= 2
 ROUNDS ?= 50
 # What the user gave; every benchmark has a number of rounds of its own.
 GIVEN_ROUNDS := $(if $(filter file,$(origin ROUNDS)),,$(ROUNDS))
 SEED ?= 0
+# What is installed to be tested: this directory, or a wheel.
+INSTALLED ?= --editable '.[test]'
+PYTEST = $(BIN)/pytest $(PYTEST_OPTIONS) --proved $(PROVED)
 PROVED := build/proved.json
 
-.PHONY: demo test table test-peer lint format docs drills bench bench-peers clean
+.PHONY: demo test test-wheel table test-peer lint format docs drills bench bench-peers clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check $(INSTALLED)
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.ready
@@ -24,7 +28,7 @@ $(VENV)/.docs: $(VENV)/.ready
 
 $(PEER)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PEER)
-	$(PEER)/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' tensorflow-cpu
+	$(PEER)/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' tensorflow-cpu torch==2.13.0
 	touch $@
 
 $(BENCH)/.ready: pyproject.toml
@@ -39,15 +43,20 @@ demo: $(VENV)/.ready  ## train the embedded digits, on one device and on a clust
 # busy for one is no bug. It fails here if it fails again; the first failure stays in the output.
 test: $(VENV)/.ready  ## all tests that need no other framework
 	rm -f $(PROVED)
-	$(BIN)/pytest --proved $(PROVED) --numprocesses $(TESTERS) --dist loadfile tests/unit
-	$(BIN)/pytest --proved $(PROVED) --numprocesses $(TESTERS) --dist loadfile tests/process \
-	  || $(BIN)/pytest --proved $(PROVED) --last-failed --last-failed-no-failures none tests/process
+	$(PYTEST) --numprocesses $(TESTERS) --dist loadfile tests/unit
+	$(PYTEST) --numprocesses $(TESTERS) --dist loadfile tests/process \
+	  || $(PYTEST) --last-failed --last-failed-no-failures none tests/process
 	$(BIN)/python tests/proofs.py --check $(PROVED)
+
+test-wheel:  ## the same tests, of a wheel that is built here and installed into an environment of its own
+	rm -rf $(WHEEL) dist
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(MAKE) test VENV=$(WHEEL) INSTALLED="$$(ls dist/*.whl)[test]"
 
 table: $(VENV)/.ready  ## the READMEs' table of what the last `make test` has proved
 	$(BIN)/python tests/proofs.py $(PROVED)
 
-test-peer: $(PEER)/.ready  ## the tests against TensorFlow, in an environment of their own
+test-peer: $(PEER)/.ready  ## the tests against TensorFlow and PyTorch, in an environment of their own
 	$(PEER)/bin/pytest tests/peer
 
 lint: $(VENV)/.ready  ## style, format, types, layers
@@ -75,4 +84,4 @@ bench-peers: $(BENCH)/.ready  ## all against bare JAX, TensorFlow and PyTorch, i
 	BENCHMARK_COMMAND='make bench-peers$(GIVEN_ROUNDS:%= ROUNDS=%)' $(BENCH)/bin/python -m benchmarks $(GIVEN_ROUNDS:%=--rounds %)
 
 clean:
-	rm -rf $(VENV) $(PEER) $(BENCH) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEER) $(BENCH) $(WHEEL) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

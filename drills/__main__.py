@@ -17,6 +17,7 @@ from drills import (
     slow,
     wire,
 )
+from drills.processes import let_children_be_signalled
 from drills.rounds import attempt
 from drills.table import Outcome, show
 
@@ -50,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.rounds < 1:
         parser.error(f"--rounds is {options.rounds}; at least 1 is needed")
+    let_children_be_signalled()
     logging.getLogger("stratagem").addHandler(logging.NullHandler())  # what it warns of is part of the drills
     outcomes: list[Outcome] = []
     for name in options.only or DRILLS:

@@ -16,6 +16,17 @@ MARKER = "STRATAGEM_DRILL"
 T = TypeVar("T")
 
 
+def let_children_be_signalled() -> None:
+    """Have what this process starts obey Ctrl-C and a closed terminal, also if this process is not to.
+
+    Whoever is started by `nohup`, or in the background of a script, has these signals ignored, and so would all that it
+    starts. One that is handled is not inherited: so they come to a handler that does nothing.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 class NotInTime(AssertionError):
     """Something did not happen before its deadline."""
 

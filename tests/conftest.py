@@ -1,4 +1,7 @@
-"""Property tests take as long as the machine needs; tests may say what they prove (see `proofs`)."""
+"""Property tests take as long as the machine needs; tests may say what they prove (see `proofs`).
+
+What tests start hears of every signal, also where the tests themselves were told to ignore some (`nohup`, `&`).
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import proofs
+from drills.processes import let_children_be_signalled
+from skips import Skips
 
+let_children_be_signalled()
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -26,11 +32,20 @@ def proves(record_property: Callable[[str, object], None]) -> proofs.Proves:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--proved", type=Path, help="add to this file what the tests prove that pass")
+    parser.addoption(
+        "--known-skips-only",
+        action="store_true",
+        help="fail if a test is skipped for a reason not in tests/skips.py",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--proved") is not None and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        return
+    if config.getoption("--proved") is not None:
         config.pluginmanager.register(_Collector(config.getoption("--proved")))
+    if config.getoption("--known-skips-only"):
+        config.pluginmanager.register(Skips())
 
 
 class _Collector:

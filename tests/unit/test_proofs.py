@@ -1,14 +1,12 @@
 """The table of what the tests have proved."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import proofs
 from proofs import APIS, BEGIN, DOCUMENTS, END, STRATEGIES
+from unit import inner_pytest
 
 
 def test_a_tick_only_where_something_was_proved() -> None:
@@ -45,19 +43,11 @@ def test_the_documents_have_a_place_for_it(document: Path) -> None:
 
 
 def test_passed_tests_are_kept_and_failed_ones_are_not(tmp_path: Path) -> None:
-    tests = Path(__file__).parents[1]
-    (tmp_path / "conftest.py").write_text((tests / "conftest.py").read_text())
-    (tmp_path / "test_some.py").write_text(
+    found = tmp_path / "found.json"
+    code = (
         "def test_good(proves): proves('an API', 'a strategy')\n"
         "def test_bad(proves):\n    proves('an API', 'another strategy')\n    assert False\n"
     )
-    found = tmp_path / "found.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--proved", found, tmp_path],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tests)},
-        capture_output=True,
-        text=True,
-    )
+    done = inner_pytest.run(tmp_path, code, "--proved", found)
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert proofs.read(found) == {("an API", "a strategy")}

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import textwrap
 
 import pytest
 from rich.console import Console
@@ -73,3 +74,21 @@ def test_the_command(arguments: list[str], code: int, words: str) -> None:
         found, out, err = command.finish(90)
     assert found == code, err
     assert words in out + err
+
+
+def test_children_hear_signals_that_the_drills_were_told_to_ignore() -> None:
+    code = """
+        import subprocess, sys
+        from drills.processes import let_children_be_signalled
+        shows = "import signal; print([signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGHUP)])"
+        subprocess.run([sys.executable, "-c", shows])
+        let_children_be_signalled()
+        subprocess.run([sys.executable, "-c", shows])
+    """
+    words = ["sh", "-c", "trap '' INT HUP; exec \"$@\"", "sh", sys.executable, "-c", textwrap.dedent(code)]
+    with Marked(words) as job:
+        status, out, err = job.finish()
+    assert (status, err) == (0, "")
+    before, after = out.splitlines()
+    assert before.count("SIG_IGN") == 2
+    assert "default_int_handler" in after and "SIG_DFL" in after

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import kubernetes_validate
 import pytest
 
 import stratagem as sg
@@ -41,11 +42,10 @@ def test_form(pods: Pods, render: Callable[[Pods], str]) -> None:
 @pytest.mark.parametrize("pods", JOBS, ids=lambda pods: str(pods.job.shape))
 @pytest.mark.parametrize("version", ["1.28", "1.33"])
 def test_form_by_the_official_schemas(pods: Pods, version: str) -> None:
-    validate = pytest.importorskip("kubernetes_validate", exc_type=ImportError)
     for document in yaml.safe_load_all(kubernetes_file(pods)):
-        validate.validate(document, version, strict=True)
+        kubernetes_validate.validate(document, version, strict=True)
     for template in pods_of(tfjob_file(pods)):
-        validate.validate(
+        kubernetes_validate.validate(
             {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "a"}, "template": template},
             version,
             strict=True,

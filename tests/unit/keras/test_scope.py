@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from keras.src.trainers.trainer import Trainer
 
 import stratagem as sg
 from stratagem.errors import StrategyError
+from stratagem.keras.front import TESTED
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's own
 X, Y = np.ones((6, 2), np.float32), np.zeros((6, 1), np.float32)
@@ -232,3 +234,12 @@ def test_a_train_step_that_updates_twice_is_refused_and_loses_nothing(strategy: 
         model.fit(X, Y, verbose=0)
     for mine, other in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("extra", ["keras", "test"])
+def test_only_tested_versions_are_installed(extra: str) -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    (wanted,) = (each for each in project["optional-dependencies"][extra] if each.startswith("keras"))
+    first, last = TESTED[0], TESTED[-1]
+    following = f"{last.split('.')[0]}.{int(last.split('.')[1]) + 1}"
+    assert wanted == f"keras>={first},<{following}"

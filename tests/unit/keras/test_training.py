@@ -1,7 +1,6 @@
 """Training under a strategy of one device, where it does not go its usual way; the results are those of plain Keras."""
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +9,15 @@ import numpy as np
 import pytest
 
 import stratagem as sg
+from unit.keras.beside_plain_keras import OPTIONS, both, check, check_batches
 from unit.keras.cases import X, Y, dense, held, told
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's own
-OPTIONS: dict[str, Any] = {"batch_size": 7, "shuffle": False, "verbose": 0}
-
-Train = Callable[[Any], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def strategy() -> sg.OneDeviceStrategy:
     return sg.OneDeviceStrategy()
-
-
-def both(strategy: sg.OneDeviceStrategy, train: Train) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a training comes to under a strategy, and plainly."""
-    found = []
-    for scope in (strategy.scope, nullcontext):
-        keras.utils.set_random_seed(3)
-        with scope():
-            model = dense()
-        found.append(train(model))
-    return found[0], found[1]
-
-
-def check(strategy: sg.OneDeviceStrategy, train: Train) -> None:
-    mine, plain = both(strategy, train)
-    assert sorted(mine) == sorted(plain)
-    for name, value in plain.items():
-        np.testing.assert_allclose(mine[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_eagerly(strategy: sg.OneDeviceStrategy) -> None:
@@ -155,35 +134,9 @@ def from_generator() -> Iterator[Any]:
         yield X[start : start + 7], Y[start : start + 7]
 
 
-def from_torch() -> Any:
-    torch = pytest.importorskip("torch")
-    rows = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
-    return torch.utils.data.DataLoader(rows, batch_size=7)
-
-
-def from_tensorflow() -> Any:
-    tensorflow = pytest.importorskip("tensorflow")
-    return tensorflow.data.Dataset.from_tensor_slices((X, Y)).batch(7)
-
-
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")
 @pytest.mark.filterwarnings(
     "ignore:Your input ran out of data:UserWarning"
 )  # Keras says so of every finite one
-@pytest.mark.parametrize("make", [from_generator, from_torch, from_tensorflow])
-def test_batches_of_every_make(strategy: sg.OneDeviceStrategy, make: Callable[[], Any]) -> None:
-    def train(model: Any) -> dict[str, Any]:
-        model.compile(keras.optimizers.SGD(0.1), "mse")
-        history = model.fit(make(), verbose=0, validation_data=make())
-        return {**told(history), **held(model), "evaluate": model.evaluate(make(), verbose=0)}
-
-    check(strategy, train)
-
-
-def test_tensorboard_has_the_history(strategy: sg.OneDeviceStrategy, tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
-    with strategy.scope():
-        model = dense()
-    model.compile("sgd", "mse")
-    model.fit(X, Y, callbacks=[keras.callbacks.TensorBoard(tmp_path)], **OPTIONS)
-    assert list(tmp_path.glob("train/events*"))
+def test_batches_of_a_generator(strategy: sg.OneDeviceStrategy) -> None:
+    check_batches(strategy, from_generator)
