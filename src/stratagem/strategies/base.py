@@ -21,6 +21,7 @@ from stratagem.strategies.input_context import InputContext
 from stratagem.strategies.per_replica import PerReplica
 from stratagem.strategies.workers import Workers
 from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
+from stratagem.waist.next_step import about_to_train
 from stratagem.waist.optimizers import is_optax
 from stratagem.waist.returned import told
 
@@ -181,6 +182,7 @@ class Strategy:
         built: dict[Any, Step] = {}
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+            about_to_train(state)
             tree = state.recipe.params_tree
             if tree not in built:
                 built[tree] = self._engine.build(_trainable(state, loss_fn))

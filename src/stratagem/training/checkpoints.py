@@ -16,6 +16,7 @@ from stratagem.training.checkpoint_form import form_of, host_copies, named, serv
 from stratagem.training.preemption import Preempted, preemption
 from stratagem.training.restoring import restored
 from stratagem.waist import TrainState
+from stratagem.waist.next_step import at_next_step
 from stratagem.waist.state import Parting, TogetherToTheEnd
 
 _log = logging.getLogger("stratagem")
@@ -61,16 +62,39 @@ class Checkpointer:
         self._may_stop = True
         self._parting: Parting | None = None
         self.data: Any = None
+        self._is_in_use = False
+        at_next_step(self._see_training)
 
     # What there is.
 
     def steps(self) -> list[int]:
-        """The steps of all finished checkpoints, in order."""
+        """The steps of all checkpoints, in order; one that is being written is waited for.
+
+        Raises:
+            KeepError: The last one could not be written.
+        """
+        self._is_in_use = True
+        self.wait()
         return self._files.cuts.steps()
 
     def latest(self) -> int | None:
-        """The step of the newest finished checkpoint; `None` if there is none."""
-        return self._files.cuts.latest()
+        """The step of the newest of them; `None` if there is none."""
+        return max(self.steps(), default=None)
+
+    def _see_training(self, state: TrainState) -> None:
+        """Say at the first step, not at the first `save`, that a training does not go on from what is here."""
+        if self._is_in_use or not is_chief(state):
+            return
+        latest, step = self._files.cuts.latest(), int(state.step)
+        if latest is not None and step < latest:
+            _log.warning(
+                "%s holds a checkpoint of step %d, and a training that has not restored it goes on from step %d: none can "
+                "be saved there until it is past that. Begin with restore(like=state), to go on from it; or give this "
+                "training a directory of its own; or remove that one",
+                self._files.cuts.root,
+                latest,
+                step,
+            )
 
     # Saving.
 
@@ -248,6 +272,7 @@ class Checkpointer:
 
     def _meet(self, state: TrainState) -> None:
         """Take note of who trains a state."""
+        self._is_in_use = True
         self._may_stop, self._parting = may_stop(state), parting(state)
 
     def close(self) -> None:

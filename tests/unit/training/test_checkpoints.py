@@ -213,6 +213,15 @@ def test_numbers_that_make_no_sense(tmp_path: Path, options: Any, words: str) ->
         sg.Checkpointer(tmp_path, **options)
 
 
+def test_what_was_just_saved_is_there(tmp_path: Path) -> None:
+    with sg.Checkpointer(tmp_path) as checkpoints:
+        training = Training()
+        for step in (1, 2, 3):
+            checkpoints.save(training.to(step))
+            assert checkpoints.latest() == step
+            assert checkpoints.steps() == [*range(1, step + 1)]
+
+
 def test_one_step_is_saved_once(tmp_path: Path) -> None:
     state = saved(tmp_path, 2).state
     checkpoints = sg.Checkpointer(tmp_path)
@@ -314,6 +323,29 @@ def test_what_another_training_left_is_not_mixed_in(tmp_path: Path) -> None:
     ):
         sg.Checkpointer(tmp_path).save(Training().to(2))
     assert sg.Checkpointer(tmp_path).steps() == [4]
+
+
+def test_a_training_that_does_not_restore_is_told_at_its_first_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path, 4)
+    with caplog.at_level(logging.WARNING, "stratagem"):
+        forgetful = sg.Checkpointer(tmp_path)
+        Training().to(2)
+        assert caplog.text.count("holds a checkpoint of step 4, and a training that has not restored it") == 1
+        assert "goes on from step 0: none can be saved there until it is past that" in caplog.text
+        with pytest.raises(sg.KeepError, match="has a checkpoint of step 4 already"):
+            forgetful.save(Training().to(2))
+
+        caplog.clear()
+        restoring, asked, elsewhere = (sg.Checkpointer(tmp_path) for _ in range(3))
+        training = Training()
+        training.state = restoring.restore(like=training.state) or training.state
+        assert asked.latest() == 4
+        del elsewhere  # of no use to anybody any more
+        training.to(5)
+        Training().to(1)
+    assert not caplog.text
 
 
 def test_unfinished_leftovers_are_not_read(tmp_path: Path) -> None:
