@@ -39,6 +39,11 @@ def current(environ: Mapping[str, str] | None = None) -> Mapping[str, str]:
     return os.environ if environ is None else environ
 
 
+def run_id(environ: Mapping[str, str] | None = None) -> str | None:
+    """The run of `stratagem run` that this process belongs to, if it belongs to one."""
+    return current(environ).get(RUN_ID)
+
+
 def generation(environ: Mapping[str, str] | None = None) -> int:
     """How often this task has been restarted; 0 outside `stratagem run`."""
     return int(current(environ).get(GENERATION, "0"))

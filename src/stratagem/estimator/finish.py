@@ -24,7 +24,7 @@ class FinishSign:
 
     def __init__(self, model_dir: Path) -> None:
         self._path = model_dir / _NAME
-        self._run = environment.current().get(environment.RUN_ID)
+        self._run = environment.run_id()
         self.is_named = self._run is not None
 
     def clear(self) -> None:

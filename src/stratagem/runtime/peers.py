@@ -16,14 +16,23 @@ def task_name(job: str, index: int) -> str:
 class Peers:
     """The cluster's tasks, as peers to call.
 
+    Args:
+        cluster: Where they are.
+        credentials: The cluster's secret and TLS files.
+        caller: The name of this side.
+        run: The run that all of them belong to, as far as they know of one.
+
     Example:
         >>> peers = Peers(ClusterSpec({"ps": ["127.0.0.1:2222"]}), Credentials(), caller="a client")
         >>> peers["/job:ps/task:0"].call("ping")
     """
 
-    def __init__(self, cluster: ClusterSpec, credentials: Credentials, caller: str) -> None:
+    def __init__(
+        self, cluster: ClusterSpec, credentials: Credentials, caller: str, run: str | None = None
+    ) -> None:
         self._credentials = credentials
         self._caller = caller
+        self._run = run
         self._addresses = {task_name(task.job, task.index): task.address for task in cluster.tasks()}
         self._peers: dict[str, Peer] = {}
         self._lock = threading.Lock()
@@ -43,7 +52,9 @@ class Peers:
                     raise ClusterError(
                         f"the cluster has no task {task!r}; it has {', '.join(self._addresses)}"
                     )
-                self._peers[task] = Peer(self._addresses[task], task, self._credentials, caller=self._caller)
+                self._peers[task] = Peer(
+                    self._addresses[task], task, self._credentials, caller=self._caller, run=self._run
+                )
             return self._peers[task]
 
     def address(self, task: str) -> str:

@@ -91,12 +91,13 @@ class Server:
         address = Address.parse(spec.task_address(job, index))
         self._listener = Listener(_socket_at(address), credentials=credentials, insecure=insecure)
         self.cluster = _with_port(spec, job, index, self._listener.address.port)
-        self.peers = Peers(self.cluster, credentials, self.task)
+        self.peers = Peers(self.cluster, credentials, self.task, environment.run_id())
         self._roster = Roster(frozenset(name for name in self.peers.tasks if _works(name)))
         self._executor = Executor(self.task, self.peers)
         self._listener.tell(
             task=self.task,
             incarnation=self.incarnation,
+            run=environment.run_id(),
             cluster=_plain(self.cluster),
         )
         for name, handler in {**self._executor.handlers(), **self._handlers()}.items():
@@ -284,6 +285,7 @@ class Server:
     def _beat(self) -> None:
         leader = _leader(self.peers.tasks)
         known: object = None
+        has_warned = False
         while not self._stopping.is_set():
             self._roster.heard(self.task, self.incarnation, time.monotonic())
             if leader != self.task:
@@ -301,6 +303,14 @@ class Server:
                     if before not in (None, known):
                         for call in self._when_leader_restarts:
                             threading.Thread(target=call, name="stratagem-restart", daemon=True).start()
+                except ClusterError as error:  # it will not mend by itself
+                    _log.log(
+                        logging.DEBUG if has_warned else logging.WARNING,
+                        "no heartbeat to %s: %s",
+                        leader,
+                        error,
+                    )
+                    has_warned = True
                 except StratagemError as error:
                     _log.debug("no heartbeat to %s: %s", leader, error)
             self._stopping.wait(HEARTBEAT_SECONDS)

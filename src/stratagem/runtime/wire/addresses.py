@@ -1,5 +1,6 @@
 """Where a task listens: `host:port`, in text and as a bound socket."""
 
+import errno
 import ipaddress
 import socket
 
@@ -37,7 +38,13 @@ def bind(address: Address, share_port: bool = False) -> socket.socket:
         sock.bind(where)
     except OSError as error:
         sock.close()
-        raise TaskUnreachable(f"cannot listen at {address}: {reason(error)}") from error
+        why = reason(error)
+        if error.errno == errno.EADDRINUSE:
+            why = (
+                f"another process has port {address.port}, perhaps a server of an earlier job: `ss -ltnp 'sport = "
+                f":{address.port}'` shows which. End it, or give this task another port"
+            )
+        raise TaskUnreachable(f"cannot listen at {address}: {why}") from error
     return sock
 
 

@@ -3,7 +3,7 @@
 import socket
 import ssl
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stratagem.cluster import Address
 from stratagem.errors import AuthenticationError, LimitExceeded, RemoteError, TaskLost, TaskUnreachable
@@ -13,6 +13,7 @@ from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.foreign import during_connect
 from stratagem.runtime.wire.frames import Fields
 from stratagem.runtime.wire.handshake import Welcome, introduce
+from stratagem.runtime.wire.identity import Expected
 from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION, Limits
 from stratagem.runtime.wire.streams import Stream, tune
 from stratagem.runtime.wire.tls import digest
@@ -54,6 +55,7 @@ class Dialer:
         context: For TLS, if it is to be spoken.
         caller: The name to give to the server.
         shared_memory: Whether to move to shared memory if the server turns out to be on this host.
+        expected: Who it has to be.
     """
 
     address: Address
@@ -62,6 +64,7 @@ class Dialer:
     caller: str
     limits: Limits
     shared_memory: bool
+    expected: Expected = field(default_factory=Expected)
 
     def dial(self, deadline: Deadline, known_host_socket: str | None = None) -> Connection:
         """One attempt.
@@ -75,6 +78,7 @@ class Dialer:
             TaskLost: It broke during the handshake: the server is coming up, going down, or full.
             AuthenticationError: The two sides do not belong together.
             ProtocolError: They do not speak the same protocol.
+            ClusterError: Another task is there than the one that is expected.
         """
         if known_host_socket is not None:
             connection = self._dial_host(known_host_socket, deadline)
@@ -100,7 +104,7 @@ class Dialer:
             binding = b""
             if self.context is not None:
                 binding = digest(self._secure(stream, self.context, deadline))
-            welcome = introduce(channel, self.credentials, self.caller, binding, self.limits, deadline)
+            welcome = self._introduce(channel, binding, deadline)
         except AuthenticationError as error:
             channel.close()
             if "_ALERT_" in str(error):
@@ -112,6 +116,11 @@ class Dialer:
             channel.close()
             raise
         return Connection(channel, welcome.info, "tls" if stream.is_tls else "tcp"), welcome
+
+    def _introduce(self, channel: Channel, binding: bytes, deadline: Deadline) -> Welcome:
+        welcome = introduce(channel, self.credentials, self.caller, binding, self.limits, deadline)
+        self.expected.check(self.address, welcome.info)
+        return welcome
 
     def _connect(self, deadline: Deadline) -> socket.socket:
         address = self.address
@@ -156,7 +165,7 @@ class Dialer:
                 raise AuthenticationError(
                     f"the far side belongs to another user of this host: {HOW_TO_SHARE}"
                 )
-            welcome = introduce(channel, self.credentials, self.caller, b"", self.limits, deadline)
+            welcome = self._introduce(channel, b"", deadline)
         except (TaskLost, AuthenticationError, LimitExceeded):
             # Somebody else may have the name now, or there is no room for one more. TCP will do, or tell.
             channel.close()

@@ -66,7 +66,10 @@ def introduce(
     """The client's side of the handshake; afterwards the channel accepts what `limits` allows."""
     has_secret = credentials.has_secret
     own, _ = channel.send("hello", _hello("client", has_secret), (), deadline)
-    hello = _expect(channel, "hello", deadline)
+    try:
+        hello = _expect(channel, "hello", deadline)
+    except ProtocolError as error:
+        raise ProtocolError(f"no server of Stratagem answers there: {error}. Check the address") from error
     if hello.fields.get("protocol") != PROTOCOL:
         raise versions(PROTOCOL, hello.fields.get("protocol"))
     _check_hello(hello, "server")

@@ -19,6 +19,7 @@ from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.dialing import Connection, Dialer
 from stratagem.runtime.wire.failures import rebuild_failure
 from stratagem.runtime.wire.frames import Fields
+from stratagem.runtime.wire.identity import Expected
 from stratagem.runtime.wire.leases import Lease
 from stratagem.runtime.wire.limits import Limits
 from stratagem.runtime.wire.pool import Pool
@@ -39,9 +40,10 @@ class Peer:
 
     Args:
         address: `host:port` of the task, with or without `sg://`.
-        task: Its name, for messages; without one, the name that it tells.
+        task: Its name: another task at the address is refused. Without one, whoever is there will do.
         credentials: The cluster's secret and TLS files.
         caller: The name by which this side is known there.
+        run: The run of `stratagem run` that this side is a task of: tasks of others are refused.
         limits: What is accepted from it.
         shared_memory: Whether to use shared memory if it is on this host; `None` asks STRATAGEM_SHM.
 
@@ -61,6 +63,7 @@ class Peer:
         credentials: Credentials | None = None,
         *,
         caller: str = "",
+        run: str | None = None,
         limits: Limits | None = None,
         shared_memory: bool | None = None,
     ) -> None:
@@ -72,6 +75,7 @@ class Peer:
             credentials=credentials,
             context=credentials.tls.client_context() if credentials.tls else None,
             caller=caller,
+            expected=Expected(task, run),
             limits=limits or Limits(),
             shared_memory=shared_memory_allowed() if shared_memory is None else shared_memory,
         )
@@ -129,6 +133,7 @@ class Peer:
             TaskUnreachable: No connection within the timeout (at once without `wait`).
             DeadlineExceeded: No answer within the timeout; the call may still have run.
             TaskLost: The connection broke during the call, which may have run: it is never repeated.
+            ClusterError: Another task is at the address.
             StratagemError: Whatever of ours the handler raised, as the same class.
             RemoteCallError: Whatever else the handler raised.
         """

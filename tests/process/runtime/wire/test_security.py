@@ -127,6 +127,22 @@ def test_a_server_that_does_not_know_the_secret_is_found_out() -> None:
         peer.call("who")
 
 
+def test_what_is_no_server_of_ours_is_told_as_such() -> None:
+    def greet(channel: Channel) -> None:
+        banner = memoryview(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+        channel.stream.send([banner], Deadline(10))
+        receive(channel)
+
+    with (
+        impostor(greet) as address,
+        Peer(address, "/job:ps/task:0") as peer,
+        pytest.raises(
+            ProtocolError, match=r"no server of Stratagem answers there: bytes that are no frame: .*'SSH-'"
+        ),
+    ):
+        peer.call("who")
+
+
 def test_a_handshake_cannot_be_played_again(far: FarSide) -> None:
     """What went from client to server in a good connection, the call included, is sent once more."""
     recorded = bytearray()
