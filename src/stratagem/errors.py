@@ -9,7 +9,7 @@ StratagemError
 ├── RemoteError                            something went wrong between two tasks; `.task` names the far one
 │   ├── TaskUnreachable (ConnectionError)  no connection to a task within the deadline
 │   ├── TaskLost (ConnectionError)         the connection broke, or the task died, during a call
-│   ├── WorkerLost (ConnectionError)       a worker of a synchronous group died, left or did not answer in time
+│   ├── WorkerLost (ConnectionError)       a worker of a synchronous group died, left or did not answer; or all are lost
 │   ├── RolledBack                         parameter servers went back to an earlier step, or begin anew
 │   ├── DeadlineExceeded (TimeoutError)    the task did not answer in time
 │   ├── AuthenticationError                wrong or missing secret, or TLS that does not fit
@@ -76,7 +76,7 @@ class TaskLost(RemoteError, ConnectionError):
 
 
 class WorkerLost(RemoteError, ConnectionError):
-    """A worker of a synchronous group died, left or did not answer in time; `task` names it."""
+    """A worker of a synchronous group died, left or did not answer in time, and `task` names it; or all are lost."""
 
 
 class RolledBack(RemoteError):

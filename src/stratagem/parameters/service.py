@@ -360,12 +360,10 @@ class ParameterService:
         silent = self._server.silent_for(config.rejoin_timeout)
         workers = [number for number, task in enumerate(config.workers) if task in silent]
         for worker in leader.tick(time.monotonic(), workers):
-            _log.warning(
-                "%s has been silent for %g s and is given up; the job goes on without it",
-                config.workers[worker],
-                config.rejoin_timeout,
-            )
-            self._server.give_up(config.workers[worker])
+            rest = "the job goes on without it" if leader.expected else "no worker is left"
+            task = config.workers[worker]
+            _log.warning("%s has been silent for %g s and is given up; %s", task, config.rejoin_timeout, rest)
+            self._server.give_up(task)
 
     def _describe(self) -> Any:
         return {

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from stratagem import environment
 from stratagem.errors import DeadlineExceeded, RolledBack, TaskLost, TaskUnreachable
 from stratagem.parameters import protocol
 from stratagem.parameters.asked import FreeMemory, ServerAsked
@@ -71,6 +72,7 @@ class Tie:
             else None
         )
         self._next_log = 0.0
+        self._has_begun = False
 
     # Coming, and coming back.
 
@@ -140,8 +142,12 @@ class Tie:
         match answer[STATE]:
             case protocol.OK:
                 self.epoch, self.step = answer["epoch"], answer["step"]
+                if self._is_chief and self.step and not self._has_begun:
+                    self._say_found()
+                self._has_begun = True
                 return None
             case protocol.WANTED:
+                self._has_begun = True
                 self._fill()
                 self.call(0, protocol.OPEN, {"starts": starts})
                 return self._try_to_join()
@@ -154,6 +160,22 @@ class Tie:
                 raise _Unrecoverable(str(answer["why"]))
             case _:
                 raise RolledBack(str(answer.get("why", answer)))
+
+    def _say_found(self) -> None:
+        """Say that a model that this chief did not begin is trained already: it may be that of an earlier job."""
+        peers = self.server.peers
+        where = ", ".join(f"{task} at {peers.address(task)}" for task in self._plan.options.servers)
+        was_restarted = environment.generation() > 0
+        _log.log(
+            logging.INFO if was_restarted else logging.WARNING,
+            "%s finds %s trained to step %d already (%s), and goes on from there. That is right for a chief that was "
+            "started again. If this is a new job, those are servers of an earlier one, or they went on from its "
+            "snapshot_dir: end them, or give another one, and start again to train from the beginning",
+            self.server.task,
+            self.model,
+            self.step,
+            where,
+        )
 
     def _found(self, server: int) -> Fields:
         config = self._plan.configs[server]

@@ -1,4 +1,4 @@
-"""Who of the cluster has been heard of, and who has finished. Pure: times come from outside."""
+"""Who of the cluster has been heard of, who has finished and who was given up. Pure: times come from outside."""
 
 from dataclasses import dataclass, field
 
@@ -8,13 +8,14 @@ class Roster:
     """The tasks of a cluster as one server knows them.
 
     Attributes:
-        expected: The tasks whose finish makes the job done: workers and chief.
+        expected: The tasks whose end makes the job done: workers and chief.
     """
 
     expected: frozenset[str]
     _heard: dict[str, tuple[str, float]] = field(default_factory=dict)
     _finished: set[str] = field(default_factory=set)
-    _last_finish: float = 0.0
+    _given_up: set[str] = field(default_factory=set)
+    _last_end: float = 0.0
 
     def heard(self, task: str, incarnation: str, now: float) -> bool:
         """A task gave a sign of life; whether it is a new start of it."""
@@ -24,21 +25,38 @@ class Roster:
 
     def finish(self, task: str, now: float) -> bool:
         """A task has finished; whether that is news. Of tasks that nobody waits for, no note is taken."""
-        if task not in self.expected or task in self._finished:
+        is_news = self._end(task, now)
+        if task in self.expected:
+            self._finished.add(task)
+            self._given_up.discard(task)  # its farewell came another way
+        return is_news
+
+    def give_up(self, task: str, now: float) -> bool:
+        """A task is not waited for any more; whether that is news."""
+        is_news = self._end(task, now)
+        if is_news:
+            self._given_up.add(task)
+        return is_news
+
+    def _end(self, task: str, now: float) -> bool:
+        if task not in self.expected or self.has_ended(task):
             return False
-        self._finished.add(task)
-        self._last_finish = now
+        self._last_end = now
         return True
 
-    def silent(self, now: float, seconds: float) -> set[str]:
-        """The expected tasks that have not finished, and of which nothing was heard for so long.
+    def has_ended(self, task: str) -> bool:
+        """Whether a task has finished or was given up."""
+        return task in self._finished or task in self._given_up
 
-        One that never came counts from when all who came had finished: until then it may just be late.
+    def silent(self, now: float, seconds: float) -> set[str]:
+        """The expected tasks that have not ended, and of which nothing was heard for so long.
+
+        One that never came counts from when all who came had ended: until then it may just be late.
         """
-        waited_for = self.expected - self._finished
+        waited_for = self.expected - self._finished - self._given_up
         came = {task for task in waited_for if task in self._heard}
         silent = {task for task in came if now - self._heard[task][1] > seconds}
-        if self._finished and not came and now - self._last_finish > seconds:
+        if waited_for < self.expected and not came and now - self._last_end > seconds:
             silent |= waited_for
         return silent
 
@@ -48,9 +66,19 @@ class Roster:
         return sorted(self._finished)
 
     @property
+    def given_up(self) -> list[str]:
+        """The tasks that were given up, and are not known to have finished."""
+        return sorted(self._given_up)
+
+    @property
     def is_done(self) -> bool:
-        """Whether every expected task has finished."""
-        return bool(self.expected) and self._finished >= self.expected
+        """Whether every expected task has finished, or was given up."""
+        return bool(self.expected) and self._finished | self._given_up >= self.expected
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether every expected task was given up, and none has finished."""
+        return self.is_done and not self._finished
 
     def describe(self, now: float) -> dict[str, dict[str, float | str | bool]]:
         """Each task that was heard of: its incarnation, seconds since its last sign, whether it finished."""

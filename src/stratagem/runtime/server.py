@@ -17,8 +17,9 @@ import jax
 from stratagem import environment
 from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_cluster
 from stratagem.devices import list_devices
-from stratagem.errors import ClusterError, StratagemError
+from stratagem.errors import ClusterError, StratagemError, WorkerLost
 from stratagem.runtime.executor import Executor
+from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.logs import show_logs
 from stratagem.runtime.peers import Peers, task_name
 from stratagem.runtime.per_task import Supplier
@@ -110,6 +111,7 @@ class Server:
         self._listener.start()
         self._heartbeat = threading.Thread(target=self._beat, name="stratagem-heartbeat", daemon=True)
         self._heartbeat.start()
+        self._forget_exit = at_normal_exit(self.finish)
         _log.info("%s serves at %s", self.task, self.target)
 
     @classmethod
@@ -154,7 +156,7 @@ class Server:
 
     def has_finished(self, task: str) -> bool:
         """Whether a worker has finished, or was given up, as far as is known here."""
-        return task in self._roster.finished
+        return self._roster.has_ended(task)
 
     def hear(self, task: str, incarnation: str) -> None:
         """Take any call of a task as a sign of life."""
@@ -166,8 +168,10 @@ class Server:
         return self._roster.silent(time.monotonic(), max(seconds, _FEW * HEARTBEAT_SECONDS))
 
     def give_up(self, task: str) -> None:
-        """Wait no longer for a worker: the job is done without it."""
-        self._learn([task])
+        """Wait no longer for a worker, which is lost; the other servers are told before this one may end."""
+        others = [name for name in self.peers.tasks if not _works(name) and name != self.task]
+        self._tell(others, "given_up", f"that {task} is given up", task)
+        self._learn([], [task])
 
     @property
     def is_done(self) -> bool:
@@ -183,7 +187,7 @@ class Server:
 
     def tell_asked_to_end(self, tasks: Sequence[str]) -> None:
         """Tell other tasks that this one was asked to end: they may have something to save before it is gone."""
-        self._tell(tasks, "asked_to_end", "that it was asked to end")
+        self._tell(tasks, "asked_to_end", "that it was asked to end", self.task)
 
     # Life.
 
@@ -195,8 +199,17 @@ class Server:
 
         Returns:
             Whether that was so, rather than the timeout.
+
+        Raises:
+            WorkerLost: Every worker was lost and given up, and none has finished.
         """
-        return self._done.wait(timeout)
+        is_over = self._done.wait(timeout)
+        if self._roster.has_failed:
+            raise WorkerLost(
+                f"the job has failed: {', '.join(self._roster.given_up)} did not come back, and no worker has finished. "
+                "Their own output says why; start the job again"
+            )
+        return is_over
 
     def stop(self) -> None:
         """Finish: tell the others, close every connection, end every thread. May be called twice."""
@@ -204,6 +217,7 @@ class Server:
         self._close()
 
     def _close(self) -> None:
+        self._forget_exit()
         self._stopping.set()
         self._done.set()
         for call in self._when_closed:
@@ -229,17 +243,25 @@ class Server:
             "ping": lambda request: Reply(),
             "heartbeat": self._heard,
             "finished": self._finished,
+            "given_up": self._given_up,
             "asked_to_end": self._asked_to_end,
             "status": self._status,
         }
 
     def _heard(self, request: Request) -> Reply:
         self.hear(str(request.fields["task"]), str(request.fields["incarnation"]))
-        self._learn(request.fields["finished"])
-        return Reply({"finished": self._roster.finished})
+        self._learn(request.fields["finished"], request.fields["given_up"])
+        return Reply(self._ended())
+
+    def _ended(self) -> dict[str, list[str]]:
+        return {"finished": self._roster.finished, "given_up": self._roster.given_up}
 
     def _finished(self, request: Request) -> Reply:
         self._learn([request.fields["task"]])
+        return Reply()
+
+    def _given_up(self, request: Request) -> Reply:
+        self._learn([], [request.fields["task"]])
         return Reply()
 
     def _asked_to_end(self, request: Request) -> Reply:
@@ -247,14 +269,17 @@ class Server:
         self._is_asked.set()
         return Reply()
 
-    def _learn(self, finished: list[object]) -> None:
-        """Take note of workers that have finished; when all have, the job is done."""
-        for task in map(str, finished):
-            if self._roster.finish(task, time.monotonic()):
-                for call in self._when_finished:
-                    call(task)
+    def _learn(self, finished: Sequence[object], given_up: Sequence[object] = ()) -> None:
+        """Take note of workers that have finished or were given up; when all have, the job is done."""
+        now = time.monotonic()
+        ended = [task for task in map(str, finished) if self._roster.finish(task, now)]
+        ended += [task for task in map(str, given_up) if self._roster.give_up(task, now)]
+        for task in ended:
+            for call in self._when_finished:
+                call(task)
         if self._roster.is_done and not self._done.is_set():
-            _log.info("%s: every worker has finished, the job is done", self.task)
+            how = "the job has failed" if self._roster.has_failed else "the job is done"
+            _log.info("%s: no worker is left, %s", self.task, how)
             self._done.set()
 
     def _status(self, request: Request) -> Reply:
@@ -290,15 +315,11 @@ class Server:
             self._roster.heard(self.task, self.incarnation, time.monotonic())
             if leader != self.task:
                 try:
-                    words = {
-                        "task": self.task,
-                        "incarnation": self.incarnation,
-                        "finished": self._roster.finished,
-                    }
+                    words = {"task": self.task, "incarnation": self.incarnation, **self._ended()}
                     answer = self.peers[leader].call(
                         "heartbeat", words, timeout=HEARTBEAT_SECONDS, wait=False
                     )
-                    self._learn(answer.fields["finished"])
+                    self._learn(answer.fields["finished"], answer.fields["given_up"])
                     known, before = self.peers[leader].info.get("incarnation"), known
                     if before not in (None, known):
                         for call in self._when_leader_restarts:
@@ -318,17 +339,19 @@ class Server:
     def finish(self) -> None:
         """Say that this worker has nothing more to do of its own; it may go on serving, with `join`.
 
-        `stop` says so too. What a task that is not up misses, it learns from the others' heartbeats.
+        `stop` says so too, and so does a process that ends normally. What a task that is not up misses, it learns from the others' heartbeats.
         """
         if not _works(self.task) or self._has_finished.is_set():
             return
         self._has_finished.set()
-        self._tell(self.peers.tasks, "finished", "that it has finished")
+        self._tell(self.peers.tasks, "finished", "that it has finished", self.task)
 
-    def _tell(self, tasks: Sequence[str], call: str, what: str) -> None:
+    def _tell(self, tasks: Sequence[str], call: str, what: str, whom: str) -> None:
+        """Tell tasks something about one of them."""
+
         def tell(name: str) -> None:
             try:
-                self.peers[name].call(call, {"task": self.task}, timeout=FAREWELL_SECONDS, wait=False)
+                self.peers[name].call(call, {"task": whom}, timeout=FAREWELL_SECONDS, wait=False)
             except StratagemError as error:
                 _log.info("%s could not tell %s %s: %s", self.task, name, what, error)
 

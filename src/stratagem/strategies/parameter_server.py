@@ -32,7 +32,7 @@ class ParameterServerStrategy(Strategy):
     """Training by workers that push gradients to servers, which hold the variables and update them.
 
     The cluster comes from `cluster`, TF_CONFIG, flags or the launcher. In a process that is a `ps` task, the
-    constructor serves, and raises `SystemExit(0)` when the job is done.
+    constructor serves, and raises `SystemExit(0)` when the job is done, or `WorkerLost` when every worker was lost.
 
     Args:
         cluster: The cluster, if it is not to be taken from flags or the environment, which then still tell

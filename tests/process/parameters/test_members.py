@@ -69,6 +69,35 @@ def test_jobs_go_on_without_those_who_do_not_come_back(
     assert "Either they are not running, or the job is over" in frozen.text
 
 
+def test_a_chief_is_told_whose_model_it_finds_and_a_job_without_workers_fails(
+    new_job: JobMaker, script: ScriptWriter
+) -> None:
+    """The chief is started by hand, by whoever restarts it, and dies each time; then nobody comes any more."""
+    path = script("""
+        strategy, state, step = start(rejoin_timeout=10)
+        for _ in range(5):
+            state, metrics = step(state, BATCH)
+        print("under way", flush=True)
+        signal.pause()
+    """)
+    job = new_job(2, 1)
+    servers = [job.serve(0), job.start("ps", 1, path)]
+    found = "/job:worker/task:0 finds model-0 trained to step 5 already (/job:ps/task:0 at 127.0.0.1:"
+    for generation, finds in [("0", False), ("0", True), ("1", False)]:
+        chief = job.start("worker", 0, path, STRATAGEM_GENERATION=generation, STRATAGEM_LOG="warning")
+        chief.says("under way")
+        assert (found in chief.text) == ("trained to step" in chief.text) == finds, chief.text
+        chief.kill()
+    servers[0].says("/job:worker/task:0 has been silent for 10 s and is given up; no worker is left")
+    for server in servers:
+        assert server.ends() == 1
+        assert (
+            "the job has failed: /job:worker/task:0 did not come back, and no worker has finished"
+            in server.text
+        )
+        assert "goes on without it" not in server.text
+
+
 def test_a_target_is_passed_by_at_most_the_other_workers(new_job: JobMaker, script: ScriptWriter) -> None:
     path = script("""
         strategy, state, step = start()

@@ -311,6 +311,24 @@ def test_job_is_done_when_every_worker_has_finished() -> None:
         assert first.join(timeout=10)
 
 
+def test_a_process_that_ends_normally_has_finished_and_one_that_fails_has_not(script: ScriptWriter) -> None:
+    """With a server and a session alone, which nobody stops."""
+    path = script("""
+        import sys
+        server = sg.Server({"ps": [sys.argv[1]], "worker": ["127.0.0.1:0"]}, "worker", 0)
+        session = sg.Session(server.target)
+        assert session.run(lambda: 1, device="/job:ps/task:0") == 1
+        sys.exit(int(sys.argv[2]))
+    """)
+    with sg.Server({"ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:1"]}, "ps", 0) as ps:
+        for code in (3, 0):
+            assert not ps.join(timeout=0.01)
+            words = [sys.executable, path, ps.target.removeprefix("sg://"), str(code)]
+            ended = subprocess.run(words, capture_output=True, text=True, timeout=90)
+            assert ended.returncode == code, ended.stderr
+        assert ps.join(timeout=30)
+
+
 def test_a_server_that_comes_late_learns_who_has_finished() -> None:
     ports = [ReservedPort() for _ in range(3)]
     addresses = {"ps": [ports[0].address], "worker": [ports[1].address, ports[2].address]}

@@ -24,7 +24,7 @@ from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.frames import Fields, pack, unpack
 from stratagem.runtime.wire.limits import WELCOME, Limits
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the wire protocol; two sides with different ones do not talk."""
 _NONCE_BYTES = 32
 _TOLD_LIMITS = ("header_bytes", "frame_bytes", "tensors")
