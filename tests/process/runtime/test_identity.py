@@ -45,7 +45,7 @@ def test_a_server_of_another_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with ExitStack() as stack:
         monkeypatch.setenv(environment.RUN_ID, "earlier")
         ps = stack.enter_context(sg.Server({"ps": [FREE]}, "ps", 0))
-        cluster = {"ps": [address_of(ps)], "worker": {1: FREE}}
+        cluster = sg.ClusterSpec({"ps": [address_of(ps)], "worker": {1: FREE}})
         fellow = stack.enter_context(sg.Server(cluster, "worker", 1))
         monkeypatch.setenv(environment.RUN_ID, "later")
         late = stack.enter_context(sg.Server(cluster, "worker", 1))

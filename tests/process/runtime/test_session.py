@@ -323,7 +323,7 @@ def test_a_process_that_ends_normally_has_finished_and_one_that_fails_has_not(sc
     with sg.Server({"ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:1"]}, "ps", 0) as ps:
         for code in (3, 0):
             assert not ps.join(timeout=0.01)
-            words = [sys.executable, path, ps.target.removeprefix("sg://"), str(code)]
+            words = [sys.executable, str(path), ps.target.removeprefix("sg://"), str(code)]
             ended = subprocess.run(words, capture_output=True, text=True, timeout=90)
             assert ended.returncode == code, ended.stderr
         assert ps.join(timeout=30)
