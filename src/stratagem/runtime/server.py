@@ -321,6 +321,8 @@ class Server:
                     )
                     self._learn(answer.fields["finished"], answer.fields["given_up"])
                     known, before = self.peers[leader].info.get("incarnation"), known
+                    if before is None:
+                        self._compare_lists(leader)
                     if before not in (None, known):
                         for call in self._when_leader_restarts:
                             threading.Thread(target=call, name="stratagem-restart", daemon=True).start()
@@ -335,6 +337,23 @@ class Server:
                 except StratagemError as error:
                     _log.debug("no heartbeat to %s: %s", leader, error)
             self._stopping.wait(HEARTBEAT_SECONDS)
+
+    def _compare_lists(self, leader: str) -> None:
+        """Warn where the leader lists this task at another port: it may serve another job, of the same names."""
+        told = ClusterSpec({job: dict(tasks) for job, tasks in self.peers[leader].info["cluster"].items()})
+        listed = {task_name(task.job, task.index): task.address for task in told.tasks()}.get(self.task)
+        own = self.peers.address(self.task)
+        # No proof, hence no error: the way to a port may lead through a tunnel. And a host may have several names.
+        if listed and listed != own and Address.parse(listed).host == Address.parse(own).host:
+            _log.warning(
+                "%s at %s lists %s at %s, and this one is at %s: it may be of another job. Give every task of a job the same "
+                "list of addresses",
+                leader,
+                self.peers.address(leader),
+                self.task,
+                listed,
+                own,
+            )
 
     def finish(self) -> None:
         """Say that this worker has nothing more to do of its own; it may go on serving, with `join`.

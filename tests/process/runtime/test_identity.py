@@ -20,6 +20,11 @@ def ping(server: sg.Server, task: str) -> None:
     server.peers[task].call("ping", timeout=30)
 
 
+def heard_by(server: sg.Server) -> set[str]:
+    with sg.Session(server.target) as session:
+        return set(session.status()[server.task]["roster"])
+
+
 def test_another_task_at_the_address_is_refused_by_name(caplog: pytest.LogCaptureFixture) -> None:
     with sg.Server({"ps": [FREE], "worker": [FREE]}, "worker", 0) as stranger:
         where = address_of(stranger)
@@ -38,6 +43,27 @@ def test_another_task_at_the_address_is_refused_by_name(caplog: pytest.LogCaptur
                 assert wanted in session.status()["/job:ps/task:0"]["error"]
         with sg.Session(stranger.target) as session:
             assert session.run(lambda: 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "is_odd"),
+    [({"worker": ["127.0.0.1:1"]}, True), ({"worker": ["localhost:1"]}, False), ({}, False)],
+    ids=["at another port", "by another name of the host", "not at all"],
+)
+def test_a_server_that_lists_this_task_elsewhere_is_warned_of(
+    caplog: pytest.LogCaptureFixture, workers: dict[str, list[str]], is_odd: bool
+) -> None:
+    """It has the right name, but it may be of another job."""
+    with (
+        caplog.at_level(logging.INFO, "stratagem"),
+        sg.Server({"ps": [FREE], **workers}, "ps", 0) as ps,
+        sg.Server({"ps": [address_of(ps)], "worker": [FREE]}, "worker", 0) as worker,
+    ):
+        odd = f"lists /job:worker/task:0 at 127.0.0.1:1, and this one is at {address_of(worker)}: it may be of another job"
+        until("a heartbeat", lambda: worker.task in heard_by(ps))
+        if is_odd:
+            until("a warning", lambda: odd in caplog.text)
+    assert caplog.text.count(odd) == caplog.text.count("another job") == int(is_odd)
 
 
 def test_a_server_of_another_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
