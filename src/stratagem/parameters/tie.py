@@ -169,8 +169,8 @@ class Tie:
         _log.log(
             logging.INFO if was_restarted else logging.WARNING,
             "%s finds %s trained to step %d already (%s), and goes on from there. That is right for a chief that was "
-            "started again. If this is a new job, those are servers of an earlier one, or they went on from its "
-            "snapshot_dir: end them, or give another one, and start again to train from the beginning",
+            "started again. If this is a new job, its servers are those of an earlier one, or went on from the snapshot_dir "
+            "of one: end them, or give another snapshot_dir, and start again to train from the beginning",
             self.server.task,
             self.model,
             self.step,

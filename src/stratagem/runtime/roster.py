@@ -25,22 +25,16 @@ class Roster:
 
     def finish(self, task: str, now: float) -> bool:
         """A task has finished; whether that is news. Of tasks that nobody waits for, no note is taken."""
-        is_news = self._end(task, now)
-        if task in self.expected:
-            self._finished.add(task)
-            self._given_up.discard(task)  # its farewell came another way
-        return is_news
+        return self._end(self._finished, task, now)
 
     def give_up(self, task: str, now: float) -> bool:
-        """A task is not waited for any more; whether that is news."""
-        is_news = self._end(task, now)
-        if is_news:
-            self._given_up.add(task)
-        return is_news
+        """A task is not waited for any more; whether that is news. It stays given up, whatever it says later."""
+        return self._end(self._given_up, task, now)
 
-    def _end(self, task: str, now: float) -> bool:
+    def _end(self, ended: set[str], task: str, now: float) -> bool:
         if task not in self.expected or self.has_ended(task):
             return False
+        ended.add(task)
         self._last_end = now
         return True
 
@@ -67,7 +61,7 @@ class Roster:
 
     @property
     def given_up(self) -> list[str]:
-        """The tasks that were given up, and are not known to have finished."""
+        """The tasks that were given up, as far as is known here."""
         return sorted(self._given_up)
 
     @property

@@ -358,7 +358,8 @@ class Server:
     def finish(self) -> None:
         """Say that this worker has nothing more to do of its own; it may go on serving, with `join`.
 
-        `stop` says so too, and so does a process that ends normally. What a task that is not up misses, it learns from the others' heartbeats.
+        `stop` says so too, and so does a process that ends normally. What a task that is not up misses, it learns from
+        the others' heartbeats.
         """
         if not _works(self.task) or self._has_finished.is_set():
             return
