@@ -66,7 +66,7 @@ with (
     feed = strategy.distribute_from_function(
         lambda context: records.batches(options.batch_size, seed=1000 * saved + context.input_pipeline_id)
     )
-    shown = sg.progress(feed, every=100, strategy=strategy)
+    shown = sg.progress(feed, resumed_at=saved, every=100, strategy=strategy)
     for batch in shown if saved < options.steps else ():
         state, metrics = step(state, batch)
         shown.tell(metrics)

@@ -182,7 +182,11 @@ class Training:
         times = SaveTimes(config, step, time.monotonic())
         every = config.log_step_count_steps
         shown = progress(
-            batches, every=every or 1, strategy=strategy, display="off" if every is None else "lines"
+            batches,
+            resumed_at=step,
+            every=every or 1,
+            strategy=strategy,
+            display="off" if every is None else "lines",
         )
         with ExitStack() as stack:
             summaries = TrainingSummaries(self._model_dir, config.save_summary_steps, strategy, step)

@@ -27,7 +27,7 @@ class PlainLines:
 
     def begin(self, pace: Pace) -> None:
         """A pass begins."""
-        self._pace, self._last = pace, 0
+        self._pace, self._last = pace, pace.steps
 
     def is_due(self) -> bool:
         """Whether to write a line now."""
@@ -42,6 +42,8 @@ class PlainLines:
         self._file.flush()
 
     def end(self, metrics: Mapping[str, float], workers: Sequence[str]) -> None:
-        """The pass is over: write of the steps that no line has told of."""
-        if self._pace.steps > self._last:
+        """The pass is over: write of the steps that no line has told of, and correct a line that told of more to come."""
+        pace = self._pace
+        has_more = pace.total is not None and pace.resumed_at < pace.steps != pace.total
+        if pace.steps > self._last or has_more:
             self.show(metrics, workers)

@@ -13,11 +13,13 @@ class Pace:
 
     Args:
         began: The time now, in seconds of any clock.
-        total: How many steps there will be, if that is known.
+        total: The step that it ends at, if that is known.
+        resumed_at: The step that it begins at.
 
     Attributes:
-        steps: How many steps have been taken.
-        seconds: How long it has taken.
+        steps: How many steps have been taken, those before `resumed_at` included.
+        seconds: How long it has taken since `resumed_at`.
+        is_over: Whether no more steps will come.
 
     Example:
         >>> pace = Pace(0.0, total=12)
@@ -27,10 +29,12 @@ class Pace:
         (1.0, 100.0, 9.0)
     """
 
-    def __init__(self, began: float, total: int | None = None) -> None:
+    def __init__(self, began: float, total: int | None = None, resumed_at: int = 0) -> None:
         self.total = total
-        self.steps = 0
+        self.resumed_at = resumed_at
+        self.steps = resumed_at
         self.seconds = 0.0
+        self.is_over = False
         self._began = began
         self._examples = 0
         self._marks: deque[tuple[float, int, int]] = deque()

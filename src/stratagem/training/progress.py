@@ -33,9 +33,11 @@ class Progress:
         examples: int | None,
         display: PlainLines | Bar | None,
         ask: Callable[[], Status] | None = None,
+        resumed_at: int = 0,
     ) -> None:
         self._batches = batches
         self._total = total
+        self._resumed_at = resumed_at
         self._examples = examples
         self._display = display
         self._ask = ask
@@ -46,7 +48,7 @@ class Progress:
         self._told: Mapping[str, Any] = {}
         self._workers: list[str] = []
         self._shown: dict[str, float] = {}
-        self.pace = Pace(time.perf_counter(), total)
+        self.pace = Pace(time.perf_counter(), total, resumed_at)
 
     @property
     def examples_per_second(self) -> float | None:
@@ -54,7 +56,7 @@ class Progress:
         return self.pace.examples_per_second
 
     def __iter__(self) -> Iterator[Any]:
-        self.pace = Pace(time.perf_counter(), self._total)
+        self.pace = Pace(time.perf_counter(), self._total, self._resumed_at)
         self._told, self._workers, self._shown = {}, [], {}
         if self._display is not None:
             self._display.begin(self.pace)
@@ -68,6 +70,7 @@ class Progress:
             is_whole = True
         finally:
             self._is_counted = True
+            self.pace.is_over = True
             if self._display is not None:
                 if is_whole or are_ready(self._told):  # after an error a device may never be
                     self._read()
@@ -98,7 +101,7 @@ class Progress:
         if self._display is None:
             return
         is_due = self._display.is_due()
-        if is_due or self.pace.steps == 1:  # speeds are since the first step
+        if is_due or self.pace.steps == self._resumed_at + 1:  # speeds are since the first step
             self._ask_servers()
         if is_due:
             if not self._display.is_hasty or are_ready(self._told):
@@ -119,6 +122,7 @@ def progress(
     batches: Iterable[Any],
     total: int | None = None,
     *,
+    resumed_at: int = 0,
     every: int = 100,
     examples: int | None = None,
     strategy: HasChief | None = None,
@@ -132,7 +136,8 @@ def progress(
 
     Args:
         batches: What to loop over, such as `strategy.distribute(...)` returns.
-        total: How many there are, if their length does not tell: then the time left is shown.
+        total: The step that the training ends at, if the number of batches does not tell: then the time left is shown.
+        resumed_at: The step that a training goes on from, `int(state.step)` after a restore: steps are counted from there.
         every: A line every so many steps. A bar keeps its own pace.
         examples: How many examples each step trains in all; else the rows that come to this worker are counted.
         strategy: Tells who is chief; without it flags and the environment do. With parameter servers there is a line
@@ -149,20 +154,25 @@ def progress(
     """
     if display not in ("auto", "bar", "lines", "off"):
         raise DataError(f"display is {display!r}; give 'auto', 'bar', 'lines' or 'off'")
-    for name, value in {"total": total, "every": every, "examples": examples}.items():
+    for name, value in {
+        "total": total,
+        "resumed_at": resumed_at,
+        "every": every,
+        "examples": examples,
+    }.items():
         least = 0 if name != "every" else 1
         if value is not None and (not isinstance(value, int) or value < least):
             raise DataError(f"{name} is {value!r}; give a whole number of at least {least}")
     if total is None and isinstance(batches, Sized):
-        total = len(batches)
+        total = resumed_at + len(batches)
     if display == "off" or not speaks(strategy):
-        return Progress(batches, total, examples, None)
+        return Progress(batches, total, examples, None, resumed_at=resumed_at)
     ask = getattr(strategy, "status", None)
     target = sys.stdout if file is None else file
     unit = "examples/s here" if examples is None and trains_with_others() else "examples/s"
     draws = display == "bar" or (display == "auto" and Bar.suits(target))
     shown = Bar(target, unit) if draws else PlainLines(target, every, unit)
-    return Progress(batches, total, examples, shown, ask)
+    return Progress(batches, total, examples, shown, ask, resumed_at)
 
 
 def _rows(batch: Any) -> int:

@@ -52,8 +52,9 @@ def details(pace: Pace, metrics: Mapping[str, float], unit: str = "examples/s") 
         parts.append(f"{_rate(pace.steps_per_second)} steps/s")
     if pace.examples_per_second is not None:
         parts.append(f"{_rate(pace.examples_per_second)} {unit}")
-    if pace.steps == pace.total:
-        parts.append(f"{clock(pace.seconds)} in all")
+    if pace.total is not None and (pace.is_over or pace.steps == pace.total):
+        since = f"since step {pace.resumed_at}" if pace.resumed_at else "in all"
+        parts.append(f"{clock(pace.seconds)} {since}")
     elif pace.seconds_left is not None:
         parts.append(f"{clock(pace.seconds_left)} left")
     return ", ".join(parts)

@@ -73,6 +73,32 @@ def test_each_pass_counts_anew() -> None:
     assert steps_told(file.getvalue()) == ["3/3", "3/3"]
 
 
+@pytest.mark.parametrize("total", [None, 25])
+def test_a_resumed_training_counts_from_its_checkpoint_and_ends_at_its_end(total: int | None) -> None:
+    file = io.StringIO()
+    for _ in sg.progress(batches(10), total, resumed_at=15, every=5, strategy=CHIEF, file=file):
+        pass
+    first, last = file.getvalue().splitlines()
+    assert first.startswith("step 20/25: ") and " left" in first
+    assert last.startswith("step 25/25: ") and last.endswith(" since step 15")
+
+
+@pytest.mark.parametrize("count", [10, 12])
+def test_batches_that_end_before_the_total_end_the_time_left(count: int) -> None:
+    file = io.StringIO()
+    for _ in sg.progress(batches(count), total=25, every=10, strategy=CHIEF, file=file):
+        pass
+    *_, before, last = file.getvalue().splitlines()
+    assert before.startswith("step 10/25: ") and " left" in before
+    assert last.startswith(f"step {count}/25: ") and last.endswith(" in all")
+
+
+def test_a_resumed_training_that_is_left_at_once_says_nothing() -> None:
+    file = io.StringIO()
+    assert list(sg.progress([], 25, resumed_at=15, strategy=CHIEF, file=file)) == []
+    assert file.getvalue() == ""
+
+
 def test_nothing_to_loop_over_says_nothing() -> None:
     file = io.StringIO()
     assert list(sg.progress([], strategy=CHIEF, file=file)) == []
@@ -127,7 +153,9 @@ def test_an_error_of_the_batches_comes_through() -> None:
     assert file.getvalue() == "step 1\n"
 
 
-@pytest.mark.parametrize("arguments", [{"display": "loud"}, {"every": 0}, {"total": -1}, {"examples": 1.5}])
+@pytest.mark.parametrize(
+    "arguments", [{"display": "loud"}, {"every": 0}, {"total": -1}, {"resumed_at": -1}, {"examples": 1.5}]
+)
 def test_wrong_arguments_are_named(arguments: dict[str, Any]) -> None:
     (name,) = arguments
     with pytest.raises(sg.DataError, match=f"{name} is .*give"):
