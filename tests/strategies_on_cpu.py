@@ -2,6 +2,7 @@
 
 from unittest.mock import patch
 
+from stratagem.cluster import resolve_cluster
 from stratagem.collectives.xla import XlaReducer
 from stratagem.strategies import MultiWorkerMirroredStrategy, Strategy, distributed
 from stratagem.strategies.tpu import tpu_parts
@@ -9,7 +10,7 @@ from stratagem.strategies.tpu import tpu_parts
 
 def tpu_strategy() -> Strategy:
     """What `TPUStrategy` is made of, on the CPU."""
-    return Strategy(*tpu_parts("cpu"))
+    return Strategy(*tpu_parts(resolve_cluster(), "cpu"))
 
 
 def multi_worker_strategy() -> Strategy:

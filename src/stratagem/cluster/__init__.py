@@ -7,5 +7,6 @@ from stratagem.cluster.address import Address
 from stratagem.cluster.config import ClusterConfig
 from stratagem.cluster.resolve import resolve_cluster
 from stratagem.cluster.spec import ClusterSpec, Task
+from stratagem.cluster.starting import how_to_start
 
-__all__ = ["Address", "ClusterConfig", "ClusterSpec", "Task", "resolve_cluster"]
+__all__ = ["Address", "ClusterConfig", "ClusterSpec", "Task", "how_to_start", "resolve_cluster"]

@@ -3,21 +3,23 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.cluster import ClusterSpec
+from stratagem.cluster import ClusterConfig, ClusterSpec
 from stratagem.devices import list_devices
-from stratagem.errors import DataError, StrategyError
+from stratagem.errors import ClusterError, DataError, StrategyError
 from stratagem.strategies.agreement import agreed
 from stratagem.strategies.batches import Batches
 from stratagem.strategies.engines import Engine, Step
 from stratagem.strategies.feeds import Feed, InStepFeed
 from stratagem.strategies.fronts import fronts_in_use
 from stratagem.strategies.input_context import InputContext
+from stratagem.strategies.jobs_in_use import ALONE, check_jobs
+from stratagem.strategies.own_task import ClusterLike, own_config
 from stratagem.strategies.per_replica import PerReplica
 from stratagem.strategies.workers import Workers
 from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
@@ -40,6 +42,9 @@ class Strategy:
         >>> strategy.fetch(state).params
     """
 
+    jobs: ClassVar[frozenset[str]] = ALONE
+    """The jobs of a cluster whose tasks it trains one model with."""
+
     def __init__(
         self,
         engine: Engine,
@@ -52,6 +57,19 @@ class Strategy:
         self._workers = workers
         self._feed: Feed = InStepFeed(engine.replicas, workers) if feed is None else feed
         self._workers_in_sync = workers.count if workers_in_sync is None else workers_in_sync
+
+    @classmethod
+    def _own_task(cls, cluster: ClusterLike | None = None) -> ClusterConfig | None:
+        """The task of this process, if there is a cluster, which has been checked to fit this strategy."""
+        try:
+            config = own_config(cluster)
+        except ClusterError:
+            if cls.jobs:
+                raise
+            return None  # what trains alone can do so in any cluster, also in one that is told of wrongly
+        if config is not None:
+            check_jobs(cls.__name__, cls.jobs, config)
+        return config
 
     # Who.
 

@@ -30,6 +30,7 @@ class CentralStorageStrategy(Strategy):
     def __init__(
         self, compute_devices: Sequence[str] | None = None, parameter_device: str | None = None
     ) -> None:
+        self._own_task()
         replicas = Replicas.named(compute_devices)
         if parameter_device is None and len(replicas) > 1 and _have_host_memory(replicas):
             super().__init__(SpreadEngine(replicas), Alone())

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from stratagem.cluster import ClusterSpec
+from stratagem.cluster import ClusterSpec, how_to_start, resolve_cluster
 from stratagem.errors import StratagemError, StrategyError, TaskLost, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions, ModelPlan
@@ -80,8 +80,8 @@ class InGraphWorkers:
         tasks = [task for task in workers if task != own_task]
         if not tasks:
             raise StrategyError(
-                "there is no worker beside this client: start the script with `stratagem run --single-client --ps 1 "
-                "--workers 2 SCRIPT`"
+                "there is no worker beside this client: start it with "
+                f"{how_to_start(resolve_cluster(), ps=1, workers=2, single_client=True)}"
             )
         self.cluster: ClusterSpec | None = cluster
         target = f"sg://{cluster.task_address('ps', cluster.task_indices('ps')[0])}"

@@ -19,4 +19,5 @@ class MirroredStrategy(Strategy):
     """
 
     def __init__(self, devices: Sequence[str] | None = None) -> None:
+        self._own_task()
         super().__init__(MirroredEngine(Replicas.named(devices)), Alone())

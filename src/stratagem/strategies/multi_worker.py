@@ -13,8 +13,9 @@ from stratagem.strategies.base import Strategy
 from stratagem.strategies.distributed import start_xla
 from stratagem.strategies.engines import Engine, MirroredEngine
 from stratagem.strategies.group_workers import GroupWorkers
+from stratagem.strategies.jobs_in_use import IN_STEP
 from stratagem.strategies.multi_worker_engine import MultiWorkerEngine, Reducer
-from stratagem.strategies.own_task import ClusterLike, own_config, worker_tasks
+from stratagem.strategies.own_task import ClusterLike, worker_tasks
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.workers import Alone, Workers
 
@@ -41,6 +42,8 @@ class MultiWorkerMirroredStrategy(Strategy):
             30 by default.
     """
 
+    jobs = IN_STEP
+
     def __init__(
         self,
         cluster: ClusterLike | None = None,
@@ -56,7 +59,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             raise StrategyError(
                 "communication='nccl' needs GPUs, and this machine shows none; use 'auto', 'shm' or 'ring'"
             )
-        config = own_config(cluster)
+        config = self._own_task(cluster)
         options = GroupOptions(bytes_per_pack, 30.0 if timeout is None else timeout)
         if config is None or len(worker_tasks(config)) == 1:
             _log.info("MultiWorkerMirroredStrategy: no other worker, this process trains alone")

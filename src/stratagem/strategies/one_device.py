@@ -14,4 +14,5 @@ class OneDeviceStrategy(Strategy):
     """
 
     def __init__(self, device: str = "/cpu:0") -> None:
+        self._own_task()
         super().__init__(MirroredEngine(Replicas.named([device])), Alone())

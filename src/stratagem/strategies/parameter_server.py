@@ -4,7 +4,7 @@ import logging
 from typing import Any, Literal
 
 from stratagem import environment
-from stratagem.cluster import ClusterConfig, ClusterSpec, resolve_cluster
+from stratagem.cluster import ClusterConfig, ClusterSpec, how_to_start, resolve_cluster
 from stratagem.devices import share_host
 from stratagem.errors import StratagemError, StrategyError, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
@@ -14,7 +14,8 @@ from stratagem.runtime import Server, Session
 from stratagem.runtime.peers import task_name
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.in_graph import InGraphEngine, InGraphFeed, InGraphWorkers, in_graph_rule
-from stratagem.strategies.own_task import ClusterLike, own_config, worker_tasks
+from stratagem.strategies.jobs_in_use import SERVED, check_servers
+from stratagem.strategies.own_task import ClusterLike, worker_tasks
 from stratagem.strategies.parameter_server_engine import ParameterServerEngine
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.server_workers import ServerWorkers
@@ -59,6 +60,8 @@ class ParameterServerStrategy(Strategy):
         >>> strategy.close()
     """
 
+    jobs = SERVED
+
     def __init__(
         self,
         cluster: ClusterLike | None = None,
@@ -76,7 +79,7 @@ class ParameterServerStrategy(Strategy):
             driven = in_graph_rule(rule, devices_per_worker, snapshot_dir)
             self._drive(cluster, driven, partitioner, rejoin_timeout)
             return
-        config = _own_task(cluster)
+        config = self._needed_task(cluster)
         if config.job_name == "ps":
             _serve(config)
         workers = worker_tasks(config)
@@ -105,6 +108,15 @@ class ParameterServerStrategy(Strategy):
         aggregated = rule.replicas_to_aggregate if isinstance(rule, Sync) else 1
         super().__init__(engine, known, feed=ServerFeed(replicas, known), workers_in_sync=aggregated)
 
+    def _needed_task(self, cluster: ClusterLike | None) -> ClusterConfig:
+        config = self._own_task(cluster)
+        if config is None:
+            raise StrategyError(
+                "a ParameterServerStrategy needs a cluster, and neither flags (--job_name, --task_index, --ps_hosts, "
+                f"--worker_hosts) nor TF_CONFIG tell of one: start it with {how_to_start(None, ps=1)}"
+            )
+        return config
+
     def _drive(
         self,
         cluster: ClusterLike | None,
@@ -115,9 +127,10 @@ class ParameterServerStrategy(Strategy):
         """Be the one client of all workers, or one of the tasks that only serve it."""
         own: str | None = None
         if cluster is not None and resolve_cluster() is None:  # a client from outside of the cluster
-            spec = _with_servers(ClusterSpec(cluster))
+            spec = ClusterSpec(cluster)
+            check_servers(spec, None)
         else:
-            config = _own_task(cluster)
+            config = self._needed_task(cluster)
             if config.job_name == "ps":
                 _serve(config)
             worker_tasks(config)  # raises for a task that does not train
@@ -182,26 +195,6 @@ def _check(
             raise StrategyError(f"{name} is {value!r}; give a number of seconds above 0")
     if devices is not None and (not isinstance(devices, int) or devices < 1):
         raise StrategyError(f"devices_per_worker is {devices!r}; give a whole number of at least 1, or None")
-
-
-def _own_task(cluster: ClusterLike | None) -> ClusterConfig:
-    config = own_config(cluster)
-    if config is None:
-        raise StrategyError(
-            "a ParameterServerStrategy needs a cluster, and neither flags (--job_name, --task_index, --ps_hosts, "
-            "--worker_hosts) nor TF_CONFIG tell of one: start it with `stratagem run --ps 1 --workers 2 SCRIPT`"
-        )
-    _with_servers(config.cluster)
-    return config
-
-
-def _with_servers(cluster: ClusterSpec) -> ClusterSpec:
-    if "ps" not in cluster.jobs:
-        raise StrategyError(
-            f"the cluster has no ps task, only {', '.join(cluster.jobs)}: add one (stratagem run --ps 1), or use "
-            "MultiWorkerMirroredStrategy, which needs none"
-        )
-    return cluster
 
 
 def _serve(config: ClusterConfig) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import jax
 
-from stratagem.cluster import ClusterConfig, ClusterSpec, resolve_cluster
+from stratagem.cluster import ClusterConfig, ClusterSpec
 from stratagem.cluster.sources.base_port import BASE_PORT
 from stratagem.cluster.sources.integers import read_variable
 from stratagem.collectives import GroupOptions
@@ -17,6 +17,7 @@ from stratagem.strategies.base import Strategy
 from stratagem.strategies.distributed import start_xla
 from stratagem.strategies.engines import Engine, MirroredEngine
 from stratagem.strategies.group_workers import GroupWorkers
+from stratagem.strategies.jobs_in_use import IN_STEP
 from stratagem.strategies.multi_worker_engine import MultiWorkerEngine
 from stratagem.strategies.own_task import worker_tasks
 from stratagem.strategies.replicas import Replicas
@@ -39,14 +40,16 @@ class TPUStrategy(Strategy):
         topology: Kept for TensorFlow's users: JAX finds the topology by itself.
     """
 
+    jobs = IN_STEP
+
     def __init__(self, topology: object | None = None) -> None:
-        super().__init__(*tpu_parts())
+        super().__init__(*tpu_parts(self._own_task()))
         self.topology = topology
 
 
-def tpu_parts(platform: str = "tpu") -> tuple[Engine, Workers]:
+def tpu_parts(config: ClusterConfig | None, platform: str = "tpu") -> tuple[Engine, Workers]:
     """What the strategy is made of; the platform is another only where there is no TPU to test on."""
-    config = resolve_cluster() or tpu_hosts(current())
+    config = config or tpu_hosts(current())
     if config is None or len(worker_tasks(config)) == 1:
         return MirroredEngine(_replicas(platform)), Alone()
     options = GroupOptions()

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import jax
 
-from stratagem.cluster import resolve_cluster
+from stratagem.cluster import how_to_start, resolve_cluster
 from stratagem.errors import (
     ClosureCancelled,
     ClusterError,
@@ -340,8 +340,8 @@ def _session(strategy: ParameterServerStrategy | Session | None) -> tuple[Sessio
     config = resolve_cluster()
     if config is None:
         raise ClusterError(
-            "neither flags nor TF_CONFIG tell of a cluster: start this script with `stratagem run --single-client`, or "
-            "give the coordinator a Session"
+            f"neither flags nor TF_CONFIG tell of a cluster: start it with {how_to_start(None, single_client=True)}, or give "
+            "the coordinator a Session"
         )
     job = "ps" if "ps" in config.cluster.jobs else "worker"
     if job not in config.cluster.jobs:
