@@ -51,7 +51,8 @@ def configure(
         virtual_devices: make this many CPU devices, to try out a strategy without accelerators. XLA gets
             the threads that it needs for collectives over them.
         visible_devices: the devices that JAX may use: `["/gpu:1"]` hides the other GPUs, and the one left
-            is `/gpu:0` from then on; `["/cpu:0"]` hides all accelerators.
+            is `/gpu:0` from then on; `["/cpu:0"]` hides all accelerators. Whether the chosen GPUs are there is found
+            out when devices are first looked for: without soft placement, missing ones are a `DeviceNotFoundError`.
         memory_growth: take GPU memory as it is needed instead of most of it at the start.
         soft_placement: use the CPU wherever a named device is missing, instead of raising.
         log_device_placement: write to standard error where each variable and program is placed.
@@ -114,6 +115,7 @@ def _make_visible(visible: VisibleDevices) -> None:
     for name, value in visible.jax_configuration().items():
         jax.config.update(name, value)
     _chosen.visible = visible
+    settings.change(chosen_gpus=visible.gpu_names)
 
 
 def _make_memory_growth(growth: bool) -> None:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 LOCAL_JOB = "localhost"
 
 _logger = logging.getLogger("stratagem")
-_missing: set[DeviceSpec] = set()
-_missing_lock = threading.Lock()
+_said: set[str] = set()
+_said_lock = threading.Lock()
+_SOFTLY = "call sg.configure(soft_placement=True) to use the CPU wherever a device is missing"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def list_devices() -> list[LocalDevice]:
     """Every device of this process, CPUs first, numbered from 0 within each type. Starts JAX's backends.
 
     Raises:
-        DeviceNotFoundError: if JAX cannot start the platform that was asked for.
+        DeviceNotFoundError: if JAX cannot start the platform that was asked for; or it has fewer GPUs than `configure`
+            has chosen by name, and there is no soft placement.
 
     Example:
         >>> [device.name for device in list_devices()]
@@ -58,6 +60,7 @@ def list_devices() -> list[LocalDevice]:
         spec = DeviceSpec(LOCAL_JOB, 0, 0, kind, counts[kind])
         counts[kind] += 1
         devices.append(LocalDevice(spec.to_string(), device, f"{device.device_kind}, {device}"))
+    _check_chosen(devices, counts["GPU"])
     return devices
 
 
@@ -108,17 +111,31 @@ def _replacement(spec: DeviceSpec, devices: list[LocalDevice]) -> LocalDevice:
     if cpu is None or not settings.current().soft_placement:
         raise DeviceNotFoundError(
             f"this process has no {_short(spec)}; it has {_names(devices)}. Name one of these, {_remedy(spec)}"
-            "or call sg.configure(soft_placement=True) to use the CPU wherever a device is missing"
+            f"or {_SOFTLY}"
         )
-    wanted = DeviceSpec(device_type=spec.device_type, device_index=spec.device_index)
-    with _missing_lock:
-        first_time = wanted not in _missing
-        _missing.add(wanted)
-    if first_time:
-        _logger.warning(
-            "this process has no %s: %s is used instead (soft placement)", _short(spec), _short(cpu.spec)
-        )
+    _warn_once(f"this process has no {_short(spec)}: {_short(cpu.spec)} is used instead (soft placement)")
     return cpu
+
+
+def _check_chosen(devices: list[LocalDevice], gpus: int) -> None:
+    """Whether the GPUs are there that JAX was told to show: it does not mind if they are not."""
+    chosen = settings.current().chosen_gpus
+    if gpus >= len(chosen):
+        return
+    missing = f"visible_devices has {', '.join(chosen)}, and this process has {_names(devices)}"
+    if not settings.current().soft_placement:
+        raise DeviceNotFoundError(
+            f"{missing}: choose among the GPUs that `stratagem devices` lists, or {_SOFTLY}"
+        )
+    _warn_once(f"{missing}: that is what is used (soft placement)")
+
+
+def _warn_once(message: str) -> None:
+    with _said_lock:
+        is_new = message not in _said
+        _said.add(message)
+    if is_new:
+        _logger.warning("%s", message)
 
 
 def _remedy(spec: DeviceSpec) -> str:

@@ -1,4 +1,4 @@
-"""The two settings of this process that may change at any time: soft placement and the placement log."""
+"""What of `configure` the search for devices asks about: soft placement, the placement log, the GPUs that were chosen."""
 
 import threading
 from dataclasses import dataclass, replace
@@ -6,10 +6,17 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Settings:
-    """What `configure` can switch while JAX is running."""
+    """What is in force.
+
+    Attributes:
+        soft_placement: Whether the CPU is used wherever a device is missing. May change at any time.
+        log_device_placement: Whether placements are written out. May change at any time.
+        chosen_gpus: The GPUs that JAX is to show, by name; those without an index are one name together.
+    """
 
     soft_placement: bool = False
     log_device_placement: bool = False
+    chosen_gpus: tuple[str, ...] = ()
 
 
 _lock = threading.Lock()
@@ -21,13 +28,18 @@ def current() -> Settings:
     return _current
 
 
-def change(*, soft_placement: bool | None = None, log_device_placement: bool | None = None) -> None:
+def change(
+    *,
+    soft_placement: bool | None = None,
+    log_device_placement: bool | None = None,
+    chosen_gpus: tuple[str, ...] | None = None,
+) -> None:
     """Put new values in force; `None` leaves a setting as it is."""
     global _current
+    given = {
+        "soft_placement": soft_placement,
+        "log_device_placement": log_device_placement,
+        "chosen_gpus": chosen_gpus,
+    }
     with _lock:
-        settings = _current
-        if soft_placement is not None:
-            settings = replace(settings, soft_placement=soft_placement)
-        if log_device_placement is not None:
-            settings = replace(settings, log_device_placement=log_device_placement)
-        _current = settings
+        _current = replace(_current, **{name: value for name, value in given.items() if value is not None})

@@ -48,6 +48,11 @@ class VisibleDevices:
         """Whether JAX shall leave GPUs and TPUs alone."""
         return self.gpus == ()
 
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """The GPUs that were chosen: one by one, or all that there are under one name."""
+        return ("/gpu",) if self.gpus is None else tuple(f"/gpu:{index}" for index in self.gpus)
+
     def check_cpus(self, count: int) -> None:
         """Refuse to hide some of the `count` CPU devices from JAX, which cannot do that."""
         if self.cpus is not None and self.cpus != tuple(range(count)):

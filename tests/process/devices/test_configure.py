@@ -132,11 +132,21 @@ import logging
 lines = []
 logging.getLogger("stratagem").addHandler(handler := logging.Handler())
 handler.emit = lambda record: lines.append(record.getMessage())
+sg.configure(visible_devices=["/gpu:1"])
+try:
+    sg.find_device("/cpu:0")
+except DeviceNotFoundError as error:
+    assert "visible_devices has /gpu:1, and this process has /device:CPU:0: choose" in str(error), error
+else:
+    raise SystemExit("a GPU that is not there was taken")
 sg.configure(soft_placement=True)
 for _ in range(3):
     with sg.device("/gpu:1") as spec:
         assert spec.to_string() == "/device:GPU:1"
-assert lines == ["this process has no /device:GPU:1: /device:CPU:0 is used instead (soft placement)"], lines
+assert lines == [
+    "visible_devices has /gpu:1, and this process has /device:CPU:0: that is what is used (soft placement)",
+    "this process has no /device:GPU:1: /device:CPU:0 is used instead (soft placement)",
+], lines
 """
     )
 

@@ -24,7 +24,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def soft(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(local, "_missing", set())
+    monkeypatch.setattr(local, "_said", set())
     settings.change(soft_placement=True)
     yield
     settings.change(soft_placement=False)
