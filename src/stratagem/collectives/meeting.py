@@ -68,7 +68,7 @@ def meet(
         now = time.monotonic()
         if now >= end:
             unmet = TaskUnreachable(
-                f"{task} did not join the group {members.name!r} within {members.options.forming:g} s: {problem}. "
+                f"{task} did not join the group {members.name!r} within {members.options.forming:g} s: {problem.rstrip('.?')}. "
                 "Does it run the same program as this worker?"
             )
             unmet.task = task

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,19 @@ from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")
 _HOLD_SECONDS = 30.0
+
+
+@dataclass
+class _Setback:
+    """That the servers went back to a cut, since one was lost.
+
+    Attributes:
+        reached: The furthest step that anybody has told of since.
+        step: The step of the cut.
+    """
+
+    reached: int
+    step: int
 
 
 class Leader:
@@ -61,6 +75,7 @@ class Leader:
         self._opening = threading.Lock()
         self._starts: list[str] = []
         self._lost = ""
+        self._setback: _Setback | None = None
         self._partials: dict[int, dict[int, Sequence[Array]]] = defaultdict(dict)
         self._commons: dict[int, Sequence[Array]] = {}
         self._holders: dict[str, float] = {}
@@ -162,7 +177,14 @@ class Leader:
     # Workers.
 
     def join(
-        self, worker: int, incarnation: str, is_chief: bool, starts: list[str], had_values: bool
+        self,
+        worker: int,
+        incarnation: str,
+        is_chief: bool,
+        starts: list[str],
+        had_values: bool,
+        epoch: str,
+        reached: int,
     ) -> Fields:
         """A worker wants to take part, having told every server of the model.
 
@@ -172,15 +194,17 @@ class Leader:
             is_chief: Whether it may bring initial values.
             starts: Which start of each server it has told.
             had_values: Whether a server other than this one has values.
+            epoch: The stretch of history that it has trained in; empty if in none.
+            reached: The step that it had come to in it.
 
         Returns:
-            What to do: train, bring values, or wait and come again; or that a server has lost its values, and there
-            is no cut to go back to.
+            What to do: train (and what was lost since it last did), bring values, or wait and come again; or that a server
+            has lost its values, and there is no cut to go back to.
         """
         with self._opening:
             if not self.is_open or starts != self._starts:
                 outdated = self._compare(starts)
-                waiting = outdated or self._recover(starts, had_values, is_chief)
+                waiting = outdated or self._recover(starts, had_values, is_chief, reached)
                 if waiting is not None:
                     return waiting
             # What an earlier start of this worker held, it cannot release any more.
@@ -190,7 +214,24 @@ class Leader:
             with self.changed:
                 self.authority.join(worker, incarnation)
                 self.changed.notify_all()
-                return {protocol.STATE: protocol.OK, "epoch": self.epoch, "step": self.authority.step}
+                told = {protocol.STATE: protocol.OK, "epoch": self.epoch, "step": self.authority.step}
+            setback = self._setback
+            if setback is not None and epoch not in ("", self.epoch):
+                self._tell_loss(setback, reached)
+                told.update(reached=setback.reached, cut=setback.step)
+            return told
+
+    def _tell_loss(self, setback: _Setback, reached: int) -> None:
+        """Log what a loss has cost, as far as it is known: a worker may have come further than those before it."""
+        if reached > setback.reached:
+            setback.reached = reached
+            _log.warning(
+                "model %s: a server was lost, all go back from step %d to the cut of step %d: %d update(s) are lost",
+                self.part.config.name,
+                reached,
+                setback.step,
+                reached - setback.step,
+            )
 
     def pause(self, worker: int) -> None:
         """A worker's data have ended for now."""
@@ -282,6 +323,7 @@ class Leader:
             lambda server: self._take(server, token if server in servers else "", step, True)
         )
         self._snapshots.forget_from(step)
+        self._setback = None
         _log.info("model %s: the chief has set all values; from step %d to %d", config.name, reached, step)
         self._begin(step, self.authority.applied, self._starts, cuts=True)
 
@@ -312,9 +354,11 @@ class Leader:
             return None
         return {protocol.STATE: protocol.WAIT, "why": "a server was started again just now"}
 
-    def _recover(self, starts: list[str], had_values: bool, is_chief: bool) -> Fields | None:
+    def _recover(self, starts: list[str], had_values: bool, is_chief: bool, reached: int) -> Fields | None:
         """Bring all servers to one cut, and begin from there; what to wait for, if that is not to be."""
-        was_open, reached = self.epoch is not None, self.authority.step
+        was_open = self.epoch is not None
+        if was_open:
+            reached = max(reached, self.authority.step)
         self._close()
         try:
             cut = self._snapshots.restore()
@@ -323,14 +367,9 @@ class Leader:
         if cut is not None:
             step = cut.manifest.step
             applied = {int(worker): tuple(told) for worker, told in cut.manifest.meta["applied"].items()}
-            if was_open:
-                _log.warning(
-                    "model %s: a server was lost, all go back from step %d to the cut of step %d: %d updates are lost",
-                    self.part.config.name,
-                    reached,
-                    step,
-                    reached - step,
-                )
+            self._setback = _Setback(-1, step)
+            if was_open or reached > step:
+                self._tell_loss(self._setback, max(reached, step))
             else:
                 _log.warning(
                     "model %s goes on from the cut of step %d in %s",

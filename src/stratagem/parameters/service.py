@@ -176,7 +176,13 @@ class ParameterService:
             return Reply({STATE: OVER, "why": f"{task} has {_PAST.get(gone, gone)} in this job"})
         return Reply(
             leader.join(
-                worker, fields["incarnation"], fields["chief"], fields["starts"], fields["had_values"]
+                worker,
+                fields["incarnation"],
+                fields["chief"],
+                fields["starts"],
+                fields["had_values"],
+                fields["epoch"],
+                fields["reached"],
             )
         )
 

@@ -107,13 +107,22 @@ class Tie:
             if why and not has_lost:
                 has_lost = True
                 self._say_lost(why)
-            self.say_waiting(waiting, time.monotonic() - began)
+            self.say_waiting(f"for its servers: {waiting}", time.monotonic() - began)
             # A server that is coming up, or a chief on its way, has no event to wait for here.
             time.sleep(_PAUSE)
 
     def _say_lost(self, why: BaseException | str) -> None:
         said = why if isinstance(why, str) else first_line(why)
         _log.warning("%s lost its servers and tries to come back: %s", self.server.task, said)
+
+    def _say_cost(self, reached: int, step: int) -> None:
+        _log.warning(
+            "%s: %d update(s) are lost with a server: all have gone back from step %d to the snapshot of step %d",
+            self.server.task,
+            reached - step,
+            reached,
+            step,
+        )
 
     def _give_up(self, problem: str, seconds: float) -> NoReturn:
         hint = ""
@@ -124,11 +133,11 @@ class Tie:
             )
         raise TaskLost(
             f"the parameter servers could not be reached for {seconds:.0f} s (rejoin_timeout={self._patience:g}): "
-            f"{problem}. Either they are not running, or the job is over and they have ended{hint}"
+            f"{problem.rstrip('.?')}. Either they are not running, or the job is over and they have ended{hint}"
         )
 
     def _try_to_join(self) -> str | None:
-        """What has to be waited for, or `None` when this worker has joined."""
+        """Why this worker has to wait, as a whole sentence; `None` when it has joined."""
         told = self.everywhere(self._found)
         starts = [answer["start"] for answer in told]
         fields = {
@@ -137,6 +146,8 @@ class Tie:
             "chief": self._is_chief,
             "starts": starts,
             "had_values": bool(self.epoch) or any(answer["has_values"] for answer in told[1:]),
+            "epoch": self.epoch,
+            "reached": self.step,
         }
         answer = self.call(0, protocol.JOIN, fields).fields
         match answer[STATE]:
@@ -145,6 +156,8 @@ class Tie:
                 if self._is_chief and self.step and not self._has_begun:
                     self._say_found()
                 self._has_begun = True
+                if "reached" in answer:
+                    self._say_cost(answer["reached"], answer["cut"])
                 return None
             case protocol.WANTED:
                 self._has_begun = True
@@ -265,7 +278,7 @@ class Tie:
         return self.server.peers[self._plan.options.servers[server]]
 
     def say_waiting(self, what: str, seconds: float) -> None:
-        """Say what this worker waits for, if it has for long, and not too often."""
+        """Say what this worker waits for (`for …`), if it has for long, and not too often."""
         now = time.monotonic()
         if seconds >= _LOG_EVERY and now >= self._next_log:
             self._next_log = now + _LOG_EVERY

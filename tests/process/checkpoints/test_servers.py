@@ -125,6 +125,7 @@ def test_what_was_restored_is_not_lost_with_a_server(
                 state, _ = step(state, BATCH)
             checkpoints.save(state)
         else:
+            state, _ = step(state, BATCH)
             print("has restored", flush=True)
             wait_for("go")
             state, _ = step(state, BATCH)  # void: the servers went back
@@ -143,6 +144,8 @@ def test_what_was_restored_is_not_lost_with_a_server(
     servers[1] = again.serve(1)
     (tmp_path / "go").touch()
     worker.ends_well()
+    lost = "1 update(s) are lost with a server: all have gone back from step 7 to the snapshot of step 6\n"
+    assert f"/job:worker/task:0: {lost}" in worker.text
     assert "is back, at step 6\n" in worker.text
     assert worker.results()[0]["fetched"] == {"step": 7, "counts": [7.0], "values": [7.0]}
     for server in servers:

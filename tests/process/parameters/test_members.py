@@ -1,5 +1,6 @@
 """Workers that come late, leave early, die or fall silent, while the others go on."""
 
+import re
 import signal
 from pathlib import Path
 
@@ -151,6 +152,13 @@ def test_who_has_finished_is_not_waited_for_after_a_loss_of_the_server(
     )
     chief.kill(signal.SIGCONT)
     chief.says("is back, at step")
+    cost = re.search(
+        r"/task:0: (\d+) update\(s\) are lost with a server: all have gone back from step (\d+) to the snapshot of step (\d+)",
+        chief.text,
+    )
+    assert cost is not None, chief.text  # the one who led has forgotten how far they were
+    lost, before, after = map(int, cost.groups())
+    assert lost == before - after >= 0 and before >= 10
     reached = max(cuts.steps())
     until("the chief to train alone", lambda: max(cuts.steps()) > reached + 5)
     (tmp_path / "enough").touch()

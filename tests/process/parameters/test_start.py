@@ -71,10 +71,14 @@ def test_who_has_finished_has_nothing_left_to_do(
     server.ends_well()
 
 
-def test_a_worker_without_servers_says_for_whom_it_waits(new_job: JobMaker, script: ScriptWriter) -> None:
-    job = new_job(2, 1)
-    worker = job.start("worker", 0, script("start()"))
+def test_a_worker_without_servers_or_a_chief_says_for_whom_it_waits(
+    new_job: JobMaker, script: ScriptWriter
+) -> None:
+    job = new_job(2, 2)
+    worker = job.start("worker", 1, script("start()"))
     worker.says("/job:ps/task:0 at ")
     server = job.serve(0)
     worker.says("/job:ps/task:1 at ")
+    job.serve(1)
+    worker.says("/job:worker/task:1 waits for its servers: the chief has not brought the initial values (")
     assert server.code is None

@@ -29,6 +29,9 @@ DEFAULT_TIMEOUT = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.02, 0.5, 1.6
 _LOG_EVERY = 5.0
 _HANDSHAKE_SECONDS = 10.0
+_WORTH_TELLING = 0.05
+"""Seconds that are told; in less there was one attempt."""
+_NO_TIME = "its caller's time was over, or as good as over, before this call began"
 _WATCH_SECONDS, _QUICK_SECONDS = 0.0004, 0.0008
 """How long to watch for an answer before going to sleep, and how quick the last one must have been for that."""
 
@@ -199,7 +202,9 @@ class Peer:
     def _in_context(self, error: RemoteError, name: str, deadline: Deadline) -> RemoteError:
         """The same error, saying which task and call it was."""
         where = self._where
-        if isinstance(error, DeadlineExceeded):
+        if isinstance(error, DeadlineExceeded) and deadline.seconds < _WORTH_TELLING:
+            text = f"{where} did not answer {name!r}: {_NO_TIME}"
+        elif isinstance(error, DeadlineExceeded):
             text = (
                 f"{where} did not answer {name!r} within {deadline.seconds:g} s; the call may still have run "
                 "there. If it needs longer, give it a larger timeout"
@@ -221,7 +226,9 @@ class Peer:
         """A new connection; with `wait`, tried until the deadline."""
         pause = _FIRST_PAUSE
         silent = TaskUnreachable("it takes connections but does not answer")
-        problem: RemoteError = silent if deadline.left() > 0 else TaskUnreachable("no time to try")
+        problem: RemoteError = silent
+        if deadline.seconds < _WORTH_TELLING:
+            problem = TaskUnreachable(_NO_TIME)
         while True:
             if self._closing.is_set():
                 raise self._in_context(TaskLost("it was closed on this side"), name, deadline)
@@ -248,9 +255,10 @@ class Peer:
             pause = min(pause * _GROWTH, _LONGEST_PAUSE)
 
     def _unreachable(self, problem: RemoteError, deadline: Deadline) -> TaskUnreachable:
+        tried = deadline.elapsed()
+        within = f" within {tried:.1f} s" if tried >= _WORTH_TELLING else ""
         error = TaskUnreachable(
-            f"{self._where} could not be reached within {deadline.elapsed():.1f} s: {problem}. "
-            "Is it running, and is this its address?"
+            f"{self._where} could not be reached{within}: {problem}. Is it running, and is this its address?"
         )
         error.task = self.task
         return error
