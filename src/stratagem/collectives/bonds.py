@@ -6,13 +6,12 @@ import threading
 import weakref
 from typing import Final, NoReturn
 
-from stratagem.collectives.failures import Failure, lost
+from stratagem.collectives.failures import Failure, lost, sign_of_loss
 from stratagem.collectives.ledger import Ledger
 from stratagem.collectives.meeting import Introduction, meet
 from stratagem.collectives.members import Members, Registrar
 from stratagem.errors import ProtocolError, RemoteError, StratagemError
 from stratagem.runtime.wire import Reply, Request
-from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")
 _TELLING_SECONDS: Final = 1.0
@@ -116,7 +115,7 @@ class Bonds:
                 with self.changed:
                     has_left = worker in self._ledger.left
                 if not has_left:
-                    self.fail(lost(self._members.tasks, worker, first_line(error)))
+                    self.fail(lost(self._members.tasks, worker, sign_of_loss(error)))
                 return
             if answer.get(STATE) == FAILED:
                 self.fail(Failure.from_fields(answer))
@@ -155,7 +154,9 @@ class Bonds:
             failure, is_known = self._ledger.failure, self._was_raised
             self._was_raised = True
         if failure is not None:
-            raise failure.error(self._members.tasks, "this group of workers has come to an end: " * is_known)
+            before = "this group of workers has come to an end: " * is_known
+            # What was noticed here first is in its text already, as far as anybody wants to know.
+            raise failure.error(self._members.tasks, before) from None
         raise RemoteError("this group of workers was closed on this side; make a new one")
 
     def fail(self, failure: Failure) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final, NoReturn
 
 from stratagem.collectives.bonds import Bonds
-from stratagem.collectives.failures import Failure, has_left, lost
+from stratagem.collectives.failures import Failure, has_left, lost, sign_of_loss
 from stratagem.collectives.ledger import Ledger
 from stratagem.collectives.lines import Lines
 from stratagem.collectives.members import Members, Registrar
@@ -17,7 +17,6 @@ from stratagem.runtime.wire import Reply, Request
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.channels import Channel, Message, in_place
 from stratagem.runtime.wire.deadlines import Stall
-from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")
 _LOG_EVERY: Final = 5.0
@@ -188,7 +187,7 @@ class Exchange:
         with self._bonds.changed:
             after = self._ledger.left.get(worker)
         if after is None:
-            self._fail(lost(tasks, worker, first_line(error)))
+            self._fail(lost(tasks, worker, sign_of_loss(error)))
         self._fail(has_left(tasks, worker, after, self._members.index, self._ledger.place))
 
     def _difference(self, worker: int) -> Failure:
@@ -196,7 +195,7 @@ class Exchange:
         try:
             lines = self._members.call(worker, "describe", {}).fields["lines"]
         except RemoteError as error:
-            return lost(self._members.tasks, worker, first_line(error))
+            return lost(self._members.tasks, worker, sign_of_loss(error))
         return self._ledger.differ(worker, [str(line) for line in lines])
 
     def _handle_describe(self, request: Request) -> Reply:

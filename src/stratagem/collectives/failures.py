@@ -1,10 +1,22 @@
 """Why a group of workers cannot go on: told from worker to worker, raised by every one of them."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratagem.errors import ProtocolError, RemoteError, VariableMismatch, WorkerLost
+from stratagem.errors import (
+    DeadlineExceeded,
+    ProtocolError,
+    RemoteError,
+    TaskLost,
+    TaskUnreachable,
+    VariableMismatch,
+    WorkerLost,
+)
 from stratagem.runtime.wire import Fields
+from stratagem.runtime.wire.failures import first_line
+
+_log = logging.getLogger("stratagem")
 
 _KINDS: dict[str, type[RemoteError]] = {
     "lost": WorkerLost,
@@ -56,6 +68,16 @@ class Failure:
 def lost(tasks: Sequence[str], worker: int, why: str) -> Failure:
     """A worker died, or does not answer."""
     return Failure("lost", worker, f"{tasks[worker]} is lost: {why.rstrip('.')}. {START_AGAIN}")
+
+
+def sign_of_loss(error: RemoteError) -> str:
+    """How the loss of a worker was noticed, in words for somebody who does not know our calls."""
+    _log.debug("a sign of a lost worker: %s", error)
+    if isinstance(error, TaskLost | TaskUnreachable):
+        return "its connection broke: either its process has ended, or the network has failed"
+    if isinstance(error, DeadlineExceeded):
+        return "it has given no sign of life in time: either it hangs, or the network has failed"
+    return first_line(error)
 
 
 def has_left(tasks: Sequence[str], worker: int, after: int, other: int, begins: str) -> Failure:

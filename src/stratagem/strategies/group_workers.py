@@ -6,8 +6,10 @@ import numpy as np
 
 from stratagem.cluster import ClusterConfig, ClusterSpec
 from stratagem.collectives import Group, GroupOptions
+from stratagem.errors import WorkerLost
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
+from stratagem.runtime.uncaught import tell_shortly
 from stratagem.strategies.own_task import worker_tasks
 from stratagem.strategies.parting import ServerParting
 from stratagem.strategies.workers import Array
@@ -31,6 +33,7 @@ class GroupWorkers:
         self.server = server
         self.group = Group(server, server.peers, tasks, self.index, options)
         self._forget_exit = at_normal_exit(self.close)
+        tell_shortly(WorkerLost)
 
     def are_on_one_host(self) -> bool:
         """Whether every worker finds every other on its own host; calls each of them."""

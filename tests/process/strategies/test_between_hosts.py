@@ -94,6 +94,8 @@ def test_the_worker_with_the_coordinator_is_ended(hosts: list[Host], script: Scr
         assert victim.finish()[0] == -signal.SIGTERM
     assert code == 1, err
     assert "stratagem.errors.WorkerLost: /job:worker/task:0 is lost" in err
+    assert re.search(rf"^  in {path}, line \d+: state, metrics = step\(state, batch\)$", err, re.MULTILINE)
+    assert "Traceback" not in err  # of the survivor, which has done nothing wrong
 
 
 def test_a_cut_link(hosts: list[Host], script: ScriptWriter) -> None:
@@ -113,7 +115,10 @@ def test_a_cut_link(hosts: list[Host], script: ScriptWriter) -> None:
             for other, worker in zip((1, 0), started, strict=True):
                 code, _, err = worker.finish(60)
                 assert code == 1, err
-                assert f"stratagem.errors.WorkerLost: /job:worker/task:{other} is lost" in err
+                assert (
+                    f"stratagem.errors.WorkerLost: /job:worker/task:{other} is lost: it has given no sign"
+                    in err
+                )
         finally:
             hosts[1].heal()
 

@@ -118,6 +118,7 @@ def test_a_job_that_lost_a_worker_starts_again_as_a_new_generation(script: Scrip
     code, out, err = run(path, "--max-restarts", "1")
     assert code == 0, err
     assert out.count("done in generation 1 50") == 2
+    assert "worker:1 failed with signal SIGKILL" in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize(
