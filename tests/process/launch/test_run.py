@@ -97,8 +97,13 @@ def test_cause_comes_first_even_when_it_exits_last(script: ScriptWriter, tmp_pat
     with launcher("--workers", "2", path) as job:
         code, _, err = job.finish()
     assert code == 1
-    assert "worker:1 failed first, with exit code 1" in err
-    assert "then worker:0 failed, with exit code 1" in err
+    report = err[err.index("stratagem: worker:1 failed first, with exit code 1:") :]
+    cause, _, others = report.partition("then worker:0 failed, with exit code 1")
+    assert cause.startswith(
+        "stratagem: worker:1 failed first, with exit code 1:\n  Traceback (most recent call last):"
+    )
+    assert cause.endswith("\n  ValueError: the cause\n")
+    assert "RuntimeError" not in cause and not others.strip(), report
 
 
 def test_task_killed_by_a_signal_is_named(script: ScriptWriter) -> None:
