@@ -73,6 +73,16 @@ def secret(environ: Mapping[str, str] | None = None) -> str | None:
     return None if path is None else Path(path).read_text().strip()
 
 
+def has_secret(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the variable or the file of the cluster's secret is set."""
+    return not {SECRET, SECRET_FILE}.isdisjoint(current(environ))
+
+
+def runtime_dir(environ: Mapping[str, str] | None = None) -> str | None:
+    """The directory for files of this user's session (XDG_RUNTIME_DIR), if there is one."""
+    return current(environ).get("XDG_RUNTIME_DIR") or None
+
+
 def tls_files(environ: Mapping[str, str] | None = None) -> tuple[str | None, str | None, str | None]:
     """Paths of the authority, the certificate and the key for TLS; `None` for those not set."""
     values = current(environ)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shlex
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from stratagem import environment
 from stratagem.devices import virtual_device_environment
 from stratagem.errors import LaunchError
 from stratagem.launch.copying import copying_environment
+from stratagem.launch.running_jobs import RunningJob
 from stratagem.launch.task import TaskName
 
 SERVE = (sys.executable, "-P", "-m", "stratagem", "serve")
@@ -145,7 +148,7 @@ class Run:
     Attributes:
         shape: What it consists of.
         identity: Names the run; every process of it carries this in its environment.
-        secret: What its tasks prove to each other that they belong together with.
+        secret: What its tasks prove to each other that they belong together with, unless the user has chosen another.
         inherited: The launcher's own environment.
         addresses: Where each task listens.
     """
@@ -156,10 +159,21 @@ class Run:
     inherited: Mapping[str, str]
     addresses: Mapping[TaskName, str]
 
+    @property
+    def noted(self) -> RunningJob:
+        """What `stratagem status` has to know of it."""
+        chosen = environment.has_secret(self.inherited)
+        return RunningJob(
+            shlex.join(self.shape.command),
+            time.time(),
+            tuple(address for task, address in self.addresses.items() if task.job != "evaluator"),
+            None if chosen else self.secret,
+        )
+
     def task_environment(self, task: TaskName, generation: int) -> dict[str, str]:
         """The environment of one task: the launcher's own, and what makes it this task of this run."""
         return {
-            environment.SECRET: self.secret,
+            **({} if environment.has_secret(self.inherited) else {environment.SECRET: self.secret}),
             environment.KERAS_BACKEND: "jax",  # the one that trains under strategies
             **self.inherited,
             **copying_environment(self.inherited),

@@ -11,6 +11,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Column, Table
 
+from stratagem import environment
+from stratagem.launch.running_jobs import find_job, running_jobs
 from stratagem.launch.wide_console import wide_console
 
 REFRESH_SECONDS = 1.0
@@ -23,14 +25,21 @@ Example:
 
 
 @click.command(epilog=_EXAMPLE)
-@click.argument("target")
+@click.argument("target", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print once, as JSON.")
 @click.option("--once", is_flag=True, help="Print once; in a terminal the table refreshes until Ctrl-C.")
-def status(target: str, as_json: bool, once: bool) -> None:
-    """Show the tasks of the cluster that the server at TARGET (sg://host:port) belongs to."""
+def status(target: str | None, as_json: bool, once: bool) -> None:
+    """Show the tasks of the cluster that the server at TARGET (sg://host:port) belongs to.
+
+    Without TARGET, that is the job of yours that `stratagem run` runs on this machine. Of such jobs the secret is found; of
+    others STRATAGEM_SECRET or STRATAGEM_SECRET_FILE tell it.
+    """
     from stratagem.runtime import Session
 
-    with Session(target, timeout=ANSWER_SECONDS) as session:
+    job = None if target is not None and environment.has_secret() else find_job(target, running_jobs())
+    server = target or (job.target if job is not None else "")
+    secret = job.secret if job is not None and not environment.has_secret() else None
+    with Session(server, secret, timeout=ANSWER_SECONDS) as session:
         if as_json:
             click.echo(json.dumps(session.status(), indent=2, ensure_ascii=False))
         elif once or not sys.stdout.isatty():

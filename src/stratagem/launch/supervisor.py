@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -37,6 +37,7 @@ from stratagem.launch.policy import (
     Start,
 )
 from stratagem.launch.ports import ReservedPort
+from stratagem.launch.running_jobs import note
 from stratagem.launch.task import EXIT_FAILED, TaskName
 
 _ORDERS = {signal.SIGINT: keeper.INTERRUPT, signal.SIGTERM: keeper.TERMINATE}
@@ -108,6 +109,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Start every task, supervise them, and return the launcher's exit code."""
+        forget = self._note()
         keeper.adopt_orphans()
         self._strangers = keeper.descendants(os.getpid())
         before = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -125,10 +127,19 @@ class Supervisor:
             return self._exit_code
         finally:
             self._end_everything()
+            forget()
             signal.set_wakeup_fd(previous)
             for number, handler in before.items():
                 signal.signal(number, handler)
             self._writer.close(FLUSH_SECONDS)
+
+    def _note(self) -> Callable[[], None]:
+        """Let this user's `stratagem status` find the job; what to do when it is over."""
+        try:
+            return note(self._run.noted, self._run.identity)
+        except (LaunchError, OSError) as error:
+            self._say(f"stratagem status will not find this job: {error}")
+            return lambda: None
 
     # One turn of the loop.
 

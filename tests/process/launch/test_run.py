@@ -11,10 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from drills.launcher import OWN_TERMINAL, SCRIPT, drills
 from drills.processes import Marked, is_stopped, launcher, until
 from process.conftest import ScriptWriter
+from stratagem.launch.running_jobs import running_jobs
+from stratagem.launch.status import status
 
 PRELUDE = """
 import json, os, signal, socket, subprocess, sys, time
@@ -121,8 +124,13 @@ def test_servers_that_nobody_says_goodbye_to_do_not_keep_the_job(script: ScriptW
     assert (code, err) == (0, "")
 
 
-def test_killed_server_is_restarted_alone_and_keeps_its_port(script: ScriptWriter, tmp_path: Path) -> None:
-    path = script("""
+def test_killed_server_is_restarted_alone_and_keeps_its_port(
+    script: ScriptWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the user who has started the job can look at it, knowing neither its secret nor its address."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    path = script(f"""
+        enough = {str(tmp_path / "enough")!r}
         import stratagem as sg
         with sg.Session("sg://" + config["cluster"]["ps"][0]) as session:
             first = session.status()["/job:ps/task:0"]
@@ -133,10 +141,23 @@ def test_killed_server_is_restarted_alone_and_keeps_its_port(script: ScriptWrite
                     break
                 time.sleep(0.05)
         print("it came back")
+        open(enough + " soon", "w").close()
+        while not os.path.exists(enough):
+            time.sleep(0.01)
     """)
     with launcher("--ps", "1", "--max-restarts", "1", path) as job:
+        until("the server to be back", (tmp_path / "enough soon").exists)
+        (known,) = running_jobs()
+        shown = [CliRunner().invoke(status, [*which, "--json"]) for which in ([], [known.target])]
+        (tmp_path / "enough").touch()
         code, out, err = job.finish()
+    for told in shown:
+        assert told.exit_code == 0, told.output
+        assert "devices" in json.loads(told.stdout)["/job:ps/task:0"]
+        assert known.secret is not None and known.secret not in told.output
     assert code == 0, err
+    assert known.secret not in out + err
+    assert list((tmp_path / "stratagem").iterdir()) == []
     assert "it came back" in out
     assert "ps:0 failed with signal SIGKILL" in err
 

@@ -53,6 +53,17 @@ def test_large_copies_go_past_the_caches_unless_the_user_has_said_otherwise() ->
 
 def test_a_secret_of_the_user_is_kept() -> None:
     assert environment_of(SHAPE, TaskName("ps", 0), STRATAGEM_SECRET="mine")["STRATAGEM_SECRET"] == "mine"
+    by_file = environment_of(SHAPE, TaskName("ps", 0), STRATAGEM_SECRET_FILE="mine")
+    assert by_file["STRATAGEM_SECRET_FILE"] == "mine"
+    assert "STRATAGEM_SECRET" not in by_file  # it would win
+
+
+@pytest.mark.parametrize("chosen", [{"STRATAGEM_SECRET": "mine"}, {"STRATAGEM_SECRET_FILE": "mine"}])
+def test_a_secret_of_the_user_is_noted_nowhere(chosen: dict[str, str]) -> None:
+    made = Run(SHAPE, "run-id", "a secret", {}, ADDRESSES).noted
+    assert (made.command, made.target, made.secret) == ("train", "sg://127.0.0.1:2000", "a secret")
+    assert len(made.addresses) == 3  # the evaluator serves nobody
+    assert Run(SHAPE, "run-id", "a secret", chosen, ADDRESSES).noted.secret is None
 
 
 def test_who_runs_what() -> None:
