@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def change(
 ) -> None:
     """Put new values in force; `None` leaves a setting as it is."""
     global _current
-    given = {
+    given: dict[str, Any] = {
         "soft_placement": soft_placement,
         "log_device_placement": log_device_placement,
         "chosen_gpus": chosen_gpus,

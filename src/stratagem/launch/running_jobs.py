@@ -184,7 +184,7 @@ def _entered(path: Path, *, make: bool) -> Iterator[int]:
 
 
 def _jobs_in(directory: int) -> list[RunningJob]:
-    names = os.listdir(directory)  # noqa: PTH208  of what was checked, not of what now has its name
+    names = os.listdir(directory)  # of what was checked, not of what now has its name
     return [job for name in names if (job := _looked_at(name, directory)) is not None]
 
 

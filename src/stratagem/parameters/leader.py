@@ -349,7 +349,7 @@ class Leader:
         try:
             found = [self._start, *self._fellows.incarnations()]
         except RemoteError as error:
-            return {protocol.STATE: protocol.WAIT, "why": f"a server does not answer: {error}"}
+            return {protocol.STATE: protocol.WAIT, "why": f"a server does not answer: {first_line(error)}"}
         if found == starts:
             return None
         return {protocol.STATE: protocol.WAIT, "why": "a server was started again just now"}
@@ -363,7 +363,7 @@ class Leader:
         try:
             cut = self._snapshots.restore()
         except RemoteError as error:
-            return {protocol.STATE: protocol.WAIT, "why": f"a server does not answer: {error}"}
+            return {protocol.STATE: protocol.WAIT, "why": f"a server does not answer: {first_line(error)}"}
         if cut is not None:
             step = cut.manifest.step
             applied = {int(worker): tuple(told) for worker, told in cut.manifest.meta["applied"].items()}

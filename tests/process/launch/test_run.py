@@ -151,12 +151,14 @@ def test_killed_server_is_restarted_alone_and_keeps_its_port(
         shown = [CliRunner().invoke(status, [*which, "--json"]) for which in ([], [known.target])]
         (tmp_path / "enough").touch()
         code, out, err = job.finish()
+    secret = known.secret
+    assert secret is not None
     for told in shown:
         assert told.exit_code == 0, told.output
         assert "devices" in json.loads(told.stdout)["/job:ps/task:0"]
-        assert known.secret is not None and known.secret not in told.output
+        assert secret not in told.output
     assert code == 0, err
-    assert known.secret not in out + err
+    assert secret not in out + err
     assert list((tmp_path / "stratagem").iterdir()) == []
     assert "it came back" in out
     assert "ps:0 failed with signal SIGKILL" in err
