@@ -53,9 +53,7 @@ def model_fn(features: Any, mode: str, params: dict[str, Any]) -> sg.EstimatorSp
 
 
 def train_input(global_step: int) -> Iterator[Any]:
-    random = np.random.default_rng(
-        global_step
-    )  # not again the batches of a training that this one goes on from
+    random = np.random.default_rng(global_step)  # not the batches of the training that this one goes on from
     while True:
         rows = random.integers(len(digits.train_labels), size=120)
         yield digits.train_images[rows], digits.train_labels[rows]
@@ -65,8 +63,9 @@ def test_input() -> list[Any]:
     return [(digits.test_images, digits.test_labels)]
 
 
-# What makes the strategy, not the strategy itself: the evaluator runs this script too, and has none.
-config = sg.RunConfig(STRATEGIES[options.strategy], save_checkpoints_steps=100)
+# On the evaluator, which runs this script too, a strategy of several processes is one of its own devices.
+strategy = STRATEGIES[options.strategy]
+config = sg.RunConfig(train_distribute=strategy, eval_distribute=strategy, save_checkpoints_steps=100)
 estimator = sg.Estimator(model_fn, options.model_dir, config, params={"hidden": 64, "rate": 3e-3})
 results = sg.train_and_evaluate(
     estimator,

@@ -21,10 +21,9 @@ SAVE_SECONDS: Final = 600.0
 class RunConfig:
     """How an Estimator is run.
 
-    `train_distribute` may be a strategy, or what makes one: a class (`sg.MultiWorkerMirroredStrategy`) or a function
-    without arguments. On a cluster with an evaluator give the latter: the same script runs on the evaluator, which is
-    none of those who train together, so that a strategy of theirs cannot be made there. It is made when training
-    begins, and on an evaluator never.
+    `train_distribute` and `eval_distribute` may be a strategy, or what makes one: a class
+    (`sg.MultiWorkerMirroredStrategy`) or a function without arguments. It is made when it is first needed, and once if
+    both are the same. On an evaluator task a strategy of several processes is one of that process alone.
 
     Attributes:
         train_distribute: Where to train; `None`: on one device, the first accelerator or the CPU.

@@ -281,7 +281,11 @@ class Estimator:
         return self._strategy("train_distribute", self._config.train_distribute)
 
     def _eval_strategy(self) -> Strategy:
-        return self._strategy("eval_distribute", self._config.eval_distribute)
+        config = self._config
+        if config.eval_distribute is not None and config.eval_distribute == config.train_distribute:
+            # One that several processes share is made once in each.
+            return self._strategy("train_distribute", config.train_distribute)
+        return self._strategy("eval_distribute", config.eval_distribute)
 
     def _strategy(self, name: str, distribute: Distribute | None) -> Strategy:
         if name not in self._strategies:

@@ -32,16 +32,16 @@ def train_and_evaluate(
     Without a cluster, this process trains, and evaluates whenever a checkpoint is written, not more often than
     `throttle_secs`. On a cluster every task makes the same call: the chief and the workers train; a `ps` task serves; an
     `evaluator` task evaluates the checkpoints that it finds in `model_dir`, and stops when it has evaluated the last one.
-    Without such a task nothing is evaluated on a cluster.
+    Without such a task nothing is evaluated on a cluster, as in TensorFlow; the chief's log says so.
 
     Args:
-        estimator: The model. On a cluster with an evaluator its `train_distribute` is what makes a strategy (a class or
-            a function), since there is none for the evaluator.
+        estimator: The model.
         train_spec: What to train on, and how far.
         eval_spec: What to evaluate on, and how often.
 
     Returns:
-        The last results, where this process has evaluated; else `None`.
+        The last results, where this process has evaluated: on an evaluator, and without a cluster. On the chief and the
+        workers of a cluster `None`.
 
     Raises:
         DeadlineExceeded: On an evaluator: there was no sign of the training for too long.
@@ -94,6 +94,13 @@ def _take_part(estimator: Estimator, train_spec: TrainSpec, cluster: ClusterConf
     step = estimator.train_to(train_spec.input_fn, Limits(max_steps=train_spec.max_steps), train_spec.hooks)
     if cluster.is_chief:
         sign.leave(step)
+        _log.info(
+            "train_and_evaluate has trained to step %d and evaluated nothing: on a cluster only an evaluator task does, and "
+            "gets the results (stratagem run --evaluator adds one). If there is none, evaluate the checkpoints in %s with "
+            "estimator.evaluate(input_fn)",
+            step,
+            estimator.model_dir,
+        )
 
 
 def _watch(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> dict[str, float] | None:

@@ -12,6 +12,7 @@ from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.distributed import start_xla
 from stratagem.strategies.engines import Engine, MirroredEngine
+from stratagem.strategies.evaluator import evaluator_parts, is_evaluator
 from stratagem.strategies.group_workers import GroupWorkers
 from stratagem.strategies.jobs_in_use import IN_STEP
 from stratagem.strategies.multi_worker_engine import MultiWorkerEngine, Reducer
@@ -28,7 +29,8 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     Each worker computes the gradients of its share of every global batch; their sums make the same update
     everywhere. The cluster comes from `cluster`, TF_CONFIG or the launcher; without one, this process trains
-    alone. A worker has finished when it calls `close()`, or ends without an uncaught exception; one that ends otherwise
+    alone; on an evaluator task it makes a strategy of this process alone, which evaluates and predicts and does not
+    train. A worker has finished when it calls `close()`, or ends without an uncaught exception; one that ends otherwise
     is lost, and the others raise `WorkerLost`.
 
     Args:
@@ -61,10 +63,13 @@ class MultiWorkerMirroredStrategy(Strategy):
             )
         config = self._own_task(cluster)
         options = GroupOptions(bytes_per_pack, 30.0 if timeout is None else timeout)
-        if config is None or len(worker_tasks(config)) == 1:
+        engine: Engine
+        workers: Workers
+        if config is not None and is_evaluator(config):
+            engine, workers = evaluator_parts(config, Replicas.named(None))
+        elif config is None or len(worker_tasks(config)) == 1:
             _log.info("MultiWorkerMirroredStrategy: no other worker, this process trains alone")
-            engine: Engine = MirroredEngine(Replicas.named(None))
-            workers: Workers = Alone()
+            engine, workers = MirroredEngine(Replicas.named(None)), Alone()
         else:
             engine, workers = _together(config, communication, options)
         super().__init__(engine, workers)

@@ -13,6 +13,7 @@ from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
 from stratagem.runtime import Server, Session
 from stratagem.runtime.peers import task_name
 from stratagem.strategies.base import Strategy
+from stratagem.strategies.evaluator import evaluator_parts, is_evaluator
 from stratagem.strategies.in_graph import InGraphEngine, InGraphFeed, InGraphWorkers, in_graph_rule
 from stratagem.strategies.jobs_in_use import SERVED, check_servers
 from stratagem.strategies.own_task import ClusterLike, worker_tasks
@@ -33,7 +34,8 @@ class ParameterServerStrategy(Strategy):
     """Training by workers that push gradients to servers, which hold the variables and update them.
 
     The cluster comes from `cluster`, TF_CONFIG, flags or the launcher. In a process that is a `ps` task, the
-    constructor serves, and raises `SystemExit(0)` when the job is done, or `WorkerLost` when every worker was lost.
+    constructor serves, and raises `SystemExit(0)` when the job is done, or `WorkerLost` when every worker was lost. On an
+    evaluator it makes a strategy of this process alone, which evaluates and predicts and does not train.
 
     Args:
         cluster: The cluster, if it is not to be taken from flags or the environment, which then still tell
@@ -75,6 +77,10 @@ class ParameterServerStrategy(Strategy):
     ) -> None:
         rule = Async() if update is None else update
         _check(rule, replication, snapshot_secs, rejoin_timeout, devices_per_worker)
+        own = resolve_cluster()
+        if own is not None and is_evaluator(own):
+            super().__init__(*evaluator_parts(own, Replicas.named(None)))
+            return
         if replication == "in-graph":
             driven = in_graph_rule(rule, devices_per_worker, snapshot_dir)
             self._drive(cluster, driven, partitioner, rejoin_timeout)

@@ -16,6 +16,7 @@ from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.distributed import start_xla
 from stratagem.strategies.engines import Engine, MirroredEngine
+from stratagem.strategies.evaluator import evaluator_parts, is_evaluator
 from stratagem.strategies.group_workers import GroupWorkers
 from stratagem.strategies.jobs_in_use import IN_STEP
 from stratagem.strategies.multi_worker_engine import MultiWorkerEngine
@@ -50,6 +51,8 @@ class TPUStrategy(Strategy):
 def tpu_parts(config: ClusterConfig | None, platform: str = "tpu") -> tuple[Engine, Workers]:
     """What the strategy is made of; the platform is another only where there is no TPU to test on."""
     config = config or tpu_hosts(current())
+    if config is not None and is_evaluator(config):
+        return evaluator_parts(config, _replicas(platform))
     if config is None or len(worker_tasks(config)) == 1:
         return MirroredEngine(_replicas(platform)), Alone()
     options = GroupOptions()

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from stratagem.cluster import resolve_cluster
+from stratagem.cluster.roles import EVALUATOR
 
 
 class HasChief(Protocol):
@@ -20,12 +21,14 @@ def speaks(strategy: HasChief | None = None) -> bool:
     The evaluator is one of its kind and has something of its own to tell.
 
     Args:
-        strategy: Asked if it is given; else flags and the environment tell which task this is.
+        strategy: Asked if it is given, but on the evaluator; else flags and the environment tell which task this is.
     """
+    config = resolve_cluster()
+    if config is not None and config.job_name == EVALUATOR:
+        return True
     if strategy is not None:
         return strategy.is_chief
-    config = resolve_cluster()
-    return config is None or config.is_chief or config.job_name == "evaluator"
+    return config is None or config.is_chief
 
 
 def own_label() -> str | None:

@@ -1,18 +1,15 @@
 """Two workers, each with batches of its own, one with fewer than the other; both evaluate what they have trained.
 
-own_data_job.py --model_dir DIRECTORY
+own_data_job.py ParameterServerStrategy|MultiWorkerMirroredStrategy --model_dir DIRECTORY
 """
 
 import json
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import stratagem as sg
 from unit.estimator import models
-
-strategy = cache(sg.MultiWorkerMirroredStrategy)  # one, to train with and to evaluate with
 
 
 def own_batches(input_context: sg.InputContext) -> list[Any]:
@@ -21,6 +18,8 @@ def own_batches(input_context: sg.InputContext) -> list[Any]:
 
 
 if __name__ == "__main__":
-    estimator = models.estimator(Path(sys.argv[-1]), train_distribute=strategy, eval_distribute=strategy)
+    maker = getattr(sg, sys.argv[1])
+    estimator = models.estimator(Path(sys.argv[-1]), train_distribute=maker, eval_distribute=maker)
     estimator.train(own_batches)
-    print(json.dumps(estimator.evaluate(models.test_batches)))
+    predicted = [float(row["y"]) for row in estimator.predict(models.test_batches)]
+    print(json.dumps({**estimator.evaluate(models.test_batches), "predicted": sum(predicted)}))

@@ -108,15 +108,27 @@ def test_parameter_servers_go_on_from_there(tmp_path: Path, together: Job, prove
     assert re.search(r"\[worker:0\] +step \d+: loss", job.out)
 
 
-def test_workers_with_data_of_their_own_evaluate_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "servers"), [("MultiWorkerMirroredStrategy", "0"), ("ParameterServerStrategy", "1")]
+)
+def test_workers_with_data_of_their_own_evaluate_with_the_strategy_that_trained(
+    tmp_path: Path, strategy: str, servers: str
+) -> None:
     script = str(Path(__file__).with_name("own_data_job.py"))
-    job = run(tmp_path, "-m", "stratagem", "run", "--workers", "2", script, PYTHONPATH=str(ROOT / "tests"))
+    launcher = ("-m", "stratagem", "run", "--ps", servers, "--workers", "2")
+    job = run(tmp_path, *launcher, script, strategy, PYTHONPATH=str(ROOT / "tests"))
     told = [json.loads(line) for line in re.findall(r"\[worker:\d\] +(\{.*\})", job.out)]
     assert len(told) == 2
     assert told[0] == told[1]
-    expected = models.estimator(tmp_path).evaluate(models.test_batches)
-    assert expected["global_step"] == 3  # as many as the worker with the most batches has
+    predicted = told[0].pop("predicted")
+    one_device = models.estimator(tmp_path)
+    expected = one_device.evaluate(models.test_batches)
     assert told[0] == pytest.approx(expected, rel=1e-5)
+    assert predicted == pytest.approx(
+        sum(row["y"] for row in one_device.predict(models.test_batches)), rel=1e-4
+    )
+    if servers == "0":
+        assert expected["global_step"] == 3  # as many as the worker with the most batches has
 
 
 def test_the_example_is_short() -> None:

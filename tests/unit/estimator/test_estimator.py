@@ -1,5 +1,6 @@
 """An Estimator in one process: it trains, goes on, evaluates, predicts, and says what is wrong."""
 
+import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -435,3 +436,40 @@ def test_a_cluster_without_a_strategy(tmp_path: Path, monkeypatch: pytest.Monkey
         sg.StrategyError, match=r"TF_CONFIG tells of a cluster of 2 tasks, but RunConfig has no"
     ):
         models.estimator(tmp_path).train(models.batches, steps=1)
+
+
+# One strategy to train, evaluate and predict with.
+
+
+def test_a_maker_of_both_strategies_makes_one(tmp_path: Path) -> None:
+    made = []
+
+    def maker() -> sg.MirroredStrategy:
+        made.append(sg.MirroredStrategy())
+        return made[-1]
+
+    estimator = models.estimator(tmp_path, train_distribute=maker, eval_distribute=maker)
+    estimator.train(models.batches, max_steps=2)
+    assert estimator.evaluate(models.test_batches)["global_step"] == 2
+    assert len(list(estimator.predict(models.test_batches))) == 40
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("kind", [sg.MultiWorkerMirroredStrategy, sg.ParameterServerStrategy])
+@pytest.mark.parametrize("is_made_before", [False, True])
+def test_on_an_evaluator_a_strategy_of_several_processes_is_one_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, is_made_before: bool
+) -> None:
+    models.estimator(tmp_path).train(models.batches, max_steps=2)
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
+    monkeypatch.setenv(
+        "TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "evaluator", "index": 0}})
+    )
+    strategy = kind() if is_made_before else kind
+    estimator = models.estimator(tmp_path, train_distribute=strategy, eval_distribute=strategy)
+    assert estimator.evaluate(models.test_batches)["global_step"] == 2
+    assert len(list(estimator.predict(models.test_batches))) == 40
+    estimator.export(tmp_path / "exported.safetensors")
+    assert (tmp_path / "exported.safetensors").exists()
+    with pytest.raises(sg.StrategyError, match=r"evaluator.* does not train: it evaluates what"):
+        estimator.train(models.batches, max_steps=4)

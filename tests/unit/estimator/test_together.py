@@ -163,3 +163,16 @@ def test_examples(module: str) -> None:
     loaded = import_module(f"stratagem.estimator.{module}")
     result = doctest.testmod(loaded, extraglobs={"RunConfig": sg.RunConfig})
     assert result.attempted > 0 and result.failed == 0
+
+
+def test_on_a_cluster_the_chief_says_that_it_evaluates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(
+        "TF_CONFIG",
+        json.dumps({"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}),
+    )
+    estimator = models.estimator(tmp_path, train_distribute=sg.MultiWorkerMirroredStrategy)
+    with caplog.at_level("INFO", "stratagem"):
+        assert sg.train_and_evaluate(estimator, *specs()) is None
+    assert "only an evaluator task does" in caplog.text and "stratagem run --evaluator" in caplog.text
