@@ -51,7 +51,7 @@ class CloneScope:
 
     Example:
         def model_fn(scope, images, labels):
-            w = scope.variable("w", (64, 10), initializer=jax.nn.initializers.glorot_normal())
+            w = scope.variable("w", (64, 10), initializer=jax.nn.initializers.he_normal())
             mean = scope.variable("mean", (64,), trainable=False)
             scope.add_update("mean", 0.9 * mean + 0.1 * images.mean(axis=0))
             logits = (images - mean) @ w
@@ -85,7 +85,8 @@ class CloneScope:
             shape: Its shape; that of `initializer`, if this is an array.
             dtype: Its dtype; that of `initializer`, if this is an array, else float32.
             initializer: A function of (key, shape, dtype) such as those of `jax.nn.initializers`, or an array
-                of NumPy's; by default zeros.
+                of NumPy's. By default, as in TensorFlow, Glorot's uniform distribution for weights that are trained, of
+                two dimensions and more; zeros for all else: biases, numbers, what is not trained.
             regularizer: A function from its value to a loss, which counts once, however many clones there are.
             trainable: Whether the optimizer trains it; what is not trained is changed by `add_update`.
 
@@ -160,7 +161,9 @@ def _declaration(
             f"the first value of variable {name!r} is computed in the model function, which JAX traces: give an array "
             "of NumPy's, or a function of (key, shape, dtype)"
         )
-    initializer = jax.nn.initializers.zeros if initializer is None else initializer
+    if initializer is None:
+        is_weight = trainable and shape is not None and len(shape) >= 2
+        initializer = jax.nn.initializers.glorot_uniform() if is_weight else jax.nn.initializers.zeros
     if shape is None:
         if callable(initializer):
             raise StrategyError(f"variable {name!r} has no shape: give one, or an array as its initializer")

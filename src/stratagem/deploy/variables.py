@@ -1,6 +1,7 @@
 """The variables of a deployed model: in this process, or on the parameter servers of a running cluster."""
 
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -145,12 +146,13 @@ class Variables(Mapping[str, Variable]):
     # Making.
 
     def declare(self, declarations: Iterable[Declaration], seed: int) -> None:
-        """Make the variables of a model, in their order."""
+        """Make the variables of a model, in their order; what is drawn depends on the seed and on each one's name."""
         device = self._config.variables_device()
         with jax.default_device(find_device("/cpu:0").device):
             key = jax.random.key(seed)
-            for number, declaration in enumerate(declarations):
-                value = np.asarray(declaration.initial(jax.random.fold_in(key, number)))
+            for declaration in declarations:
+                name_key = jax.random.fold_in(key, zlib.crc32(declaration.name.encode()))
+                value = np.asarray(declaration.initial(name_key))
                 self.add(declaration.name, value, device if isinstance(device, str) else device(value))
                 self.declared[declaration.name] = declaration
                 if declaration.regularizer is not None:

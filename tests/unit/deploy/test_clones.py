@@ -50,6 +50,42 @@ def test_the_lazy_list_agrees() -> None:
         assert getattr(stratagem.deploy, name).__doc__, name
 
 
+# First values.
+
+
+def test_a_network_of_two_layers_learns_from_its_default_values() -> None:
+    def network(scope: CloneScope, batch: Batch) -> Any:
+        x, _ = batch
+        hidden = jax.nn.relu(x @ scope.variable("first", (3, 16)) + scope.variable("bias", (16,)))
+        predicted = (hidden @ scope.variable("second", (16, 1)))[:, 0]
+        scope.add_loss(((predicted - jnp.abs(x).sum(axis=1)) ** 2).mean())
+        return predicted
+
+    model = deploy(on_cpu(1), network, [batches(32)], optimizer=optax.adam(1e-2))
+    losses = [float(model.train_op()) for _ in range(150)]
+    assert np.mean(losses[-10:]) < 0.2 * losses[0]
+
+
+def test_first_values_depend_on_seed_name_and_kind() -> None:
+    def values(*names: str, seed: int = 0) -> dict[str, Any]:
+        def model_fn(scope: CloneScope, batch: Batch) -> Any:
+            weights = {name: scope.variable(name, (4, 5)) for name in names}
+            scope.variable("bias", (5,))
+            scope.variable("statistics", (4, 5), trainable=False)
+            scope.add_loss(sum(weight.sum() for weight in weights.values()))
+
+        clones = create_clones(on_cpu(1), model_fn, [batches(2)], seed=seed)
+        return {name: variable.read() for name, variable in clones[0].variables.items()}
+
+    found = values("a", "b")
+    bound = np.sqrt(6 / (4 + 5))
+    assert 0.5 * bound < np.abs(found["a"]).max() <= bound
+    assert not found["bias"].any() and not found["statistics"].any()
+    assert not np.array_equal(found["a"], found["b"])
+    np.testing.assert_array_equal(values("b", "c")["b"], found["b"])
+    assert not np.array_equal(values("a", seed=1)["a"], found["a"])
+
+
 # One clone and several.
 
 
