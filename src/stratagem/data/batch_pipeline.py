@@ -22,6 +22,8 @@ class Pipeline:
 
     Attributes:
         batches_per_epoch: How many batches one time over the source gives this worker, if that is known.
+        batches_per_pass: How many all `epochs` of a pass give, if that is known.
+        is_endless: Whether a pass has no end: `epochs=None`.
     """
 
     def __init__(
@@ -34,7 +36,8 @@ class Pipeline:
         self._draw = draw
         self._made_of = dict(made_of)
         self.batches_per_epoch = batches_per_epoch
-        self._per_pass = batches_per_pass
+        self.batches_per_pass = batches_per_pass
+        self.is_endless = made_of["epochs"] is None
         self._position = BatchPosition()
         self._is_restored = False
 
@@ -68,9 +71,9 @@ class Pipeline:
         """
         if taken is None:
             return self._position.state(self._made_of)
-        if not self._per_pass:
+        if not self.batches_per_pass:
             return BatchPosition(0, taken).state(self._made_of)
-        return BatchPosition(*divmod(taken, self._per_pass)).state(self._made_of)
+        return BatchPosition(*divmod(taken, self.batches_per_pass)).state(self._made_of)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration begin with the batch after those that the state tells of.

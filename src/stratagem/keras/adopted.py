@@ -12,6 +12,7 @@ from stratagem.errors import StratagemError
 from stratagem.keras.arguments import named_arguments
 from stratagem.keras.companions import accompanied
 from stratagem.keras.evaluation import Evaluation
+from stratagem.keras.pipelines import with_pipelines
 from stratagem.keras.residence import ORDER, Residence, ResidenceHere, Values
 from stratagem.keras.served import ResidenceOnServers
 from stratagem.keras.sums import added_up
@@ -47,23 +48,25 @@ class AdoptedModel:
         bound["callbacks"] = accompanied(self, bound.get("callbacks"))
         if not self.strategy.is_chief:
             bound["verbose"] = 0
-        return self._safely(partial(type(self.model).fit, self.model, **bound))
+        with with_pipelines("fit", bound) as given:
+            return self._safely(partial(type(self.model).fit, self.model, **given))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate; workers in step share the rows out, and bring the results together."""
         bound = named_arguments("evaluate", self.model, args, kwargs)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
-        with self._dealing(self._evaluation_deal(), self.strategy.feed.shares_evaluation):
-            return self._safely(partial(type(self.model).evaluate, self.model, **bound))
+        shares = self.strategy.feed.shares_evaluation
+        with with_pipelines("evaluate", bound) as given, self._dealing(self._evaluation_deal(), shares):
+            return self._safely(partial(type(self.model).evaluate, self.model, **given))
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Predict all rows; workers in step share them out."""
         bound = named_arguments("predict", self.model, args, kwargs)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
-        with self._dealing(self._evaluation_deal()):
-            return self._safely(partial(type(self.model).predict, self.model, **bound))
+        with with_pipelines("predict", bound) as given, self._dealing(self._evaluation_deal()):
+            return self._safely(partial(type(self.model).predict, self.model, **given))
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Train on one global batch, or under asynchronous rules on one of this worker's own."""

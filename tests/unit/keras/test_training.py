@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -140,3 +141,89 @@ def from_generator() -> Iterator[Any]:
 )  # Keras says so of every finite one
 def test_batches_of_a_generator(strategy: sg.OneDeviceStrategy) -> None:
     check_batches(strategy, from_generator)
+
+
+# Pipelines.
+
+
+def unbuilt() -> Any:
+    model = keras.Sequential([keras.layers.Dense(6, "tanh"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+    return model
+
+
+@pytest.mark.parametrize("source", ["arrays", "stream"])
+def test_a_pipeline_is_as_good_as_its_rows(strategy: sg.OneDeviceStrategy, source: str) -> None:
+    def pipeline() -> Any:
+        return sg.data.pipeline((X, Y) if source == "arrays" else Rows(), 7)
+
+    found = []
+    for scope in (strategy.scope, nullcontext):
+        keras.utils.set_random_seed(3)
+        with scope():
+            model = unbuilt()
+        is_plain = scope is nullcontext
+        data = (X, Y) if is_plain else (pipeline(), None)
+        options = OPTIONS if is_plain else {"verbose": 0}
+        validation = data if is_plain else pipeline()
+        history = model.fit(*data, epochs=3, validation_data=validation, **options)
+        evaluated = model.evaluate(*data, verbose=0)
+        found.append(
+            {
+                **told(history),
+                **held(model),
+                "evaluate": evaluated,
+                "predict": model.predict(data[0], verbose=0),
+            }
+        )
+    mine, plain = found
+    for name, value in plain.items():
+        np.testing.assert_allclose(mine[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+class Rows:
+    """Rows one after the other, which have no numbers."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(X, Y, strict=True)
+
+
+def test_an_epoch_is_a_pass_shuffled_anew_and_none_is_left_out(strategy: sg.OneDeviceStrategy) -> None:
+    numbers = np.arange(21, dtype=np.float32)[:, None]
+    seen: list[list[float]] = []
+
+    class Seen(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            jax.debug.callback(lambda values: seen.append(values[:, 0].tolist()), x)
+            return self.last(x)
+
+    pipeline = sg.data.pipeline((numbers, numbers), 7, shuffle_seed=5)
+    with strategy.scope():
+        model = Seen()
+        model.compile("sgd", "mse")
+    model.fit(pipeline, epochs=2, verbose=0)
+    jax.effects_barrier()
+    assert len(seen) == 6
+    fresh = sg.data.pipeline((numbers, numbers), 7, shuffle_seed=5)
+    assert seen == [batch[0][:, 0].tolist() for _ in range(2) for batch in fresh]
+    assert seen[:3] != seen[3:]
+
+
+def test_a_pipeline_without_an_end(strategy: sg.OneDeviceStrategy) -> None:
+    with strategy.scope():
+        model = unbuilt()
+    endless = sg.data.pipeline((X, Y), 7, epochs=None)
+    with pytest.raises(sg.DataError, match=r"without an end .* as x: .* steps_per_epoch=3 for once over"):
+        model.fit(endless, verbose=0)
+    with pytest.raises(sg.DataError, match=r"as validation_data: .* validation_steps=3"):
+        model.fit(X, Y, validation_data=endless, verbose=0)
+    with pytest.raises(sg.DataError, match="given y beside a pipeline"):
+        model.fit(endless, Y, steps_per_epoch=2, verbose=0)
+    steps: list[int] = []
+    counting = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
+    model.fit(endless, epochs=2, steps_per_epoch=5, callbacks=[counting], verbose=0)
+    assert steps == [0, 1, 2, 3, 4] * 2
