@@ -28,6 +28,13 @@ def task(job: str, index: int) -> dict[str, object]:
     [
         pytest.param({"cluster": WORKERS, "task": task("worker", 1)}, WORKERS, "worker", 1, id="dense"),
         pytest.param(
+            {"cluster": WORKERS, "task": {"type": "worker", "index": "1"}},
+            WORKERS,
+            "worker",
+            1,
+            id="index as text",
+        ),
+        pytest.param(
             {"cluster": {"worker": {"1": "b:1"}, "ps": ["c:1"]}, "task": task("worker", 1)},
             {"worker": {1: "b:1"}, "ps": ["c:1"]},
             "worker",
@@ -217,8 +224,12 @@ MALFORMED: list[tuple[object, str]] = [
         'TF_CONFIG["task"]["index"] is -1; indices count from 0',
     ),
     (
-        {"cluster": WORKERS, "task": {"type": "worker", "index": "0"}},
-        '["index"] is "0", a string; write a number',
+        {"cluster": WORKERS, "task": {"type": "worker", "index": "zero"}},
+        '["index"] is "zero", not an integer; write a whole number',
+    ),
+    (
+        {"cluster": WORKERS, "task": {"type": "worker", "index": "-1"}},
+        'TF_CONFIG["task"]["index"] is -1; indices count from 0',
     ),
     ({"cluster": WORKERS, "task": {"type": "worker", "index": True}}, '["index"] is true, not an integer'),
     ({"cluster": WORKERS, "task": {"type": "worker", "index": 0.0}}, '["index"] is 0.0, not an integer'),

@@ -33,7 +33,7 @@ def resolve(environ: Mapping[str, str]) -> ClusterConfig | None:
     """Reads TF_CONFIG; `None` where it names no cluster, which means a local run.
 
     A job is a list of addresses or, sparse, a mapping from index to address, whose keys JSON makes text. The
-    job `master` is read as chief. Keys other than `cluster` and `task` (`environment`, `rpc_layer`,
+    job `master` is read as chief. The task's index may be a number or its text. Keys other than `cluster` and `task` (`environment`, `rpc_layer`,
     `session_master`, …) are for others and ignored.
 
     TFJob with dynamic workers writes `sparseCluster` instead of `cluster`: a worker sees itself and the
@@ -117,10 +117,11 @@ def _read_task(content: Mapping[str, object], names: Names) -> tuple[str, int]:
     job_name, task_index = task["type"], task["index"]
     if not isinstance(job_name, str) or canonical_job(job_name) not in JOBS:
         raise names.error(f"{names.job_name}: {unknown_job(job_name)}")
+    if isinstance(task_index, str) and re.fullmatch(r"-?[0-9]{1,9}", task_index):
+        task_index = int(task_index)  # as TensorFlow reads it
     if isinstance(task_index, bool) or not isinstance(task_index, int):
-        kind = "a string" if isinstance(task_index, str) else "not an integer"
         raise names.error(
-            f"{names.task_index} is {_short(task_index)}, {kind}; write a number without quotes, as in 0"
+            f"{names.task_index} is {_short(task_index)}, not an integer; write a whole number, as in 0"
         )
     if task_index < 0:
         raise names.error(f"{names.task_index} is {task_index}; indices count from 0")
