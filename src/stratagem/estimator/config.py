@@ -10,6 +10,7 @@ from stratagem.devices.checks import whole_number
 from stratagem.errors import StrategyError
 from stratagem.estimator.checks import check_seconds, count, count_or_none
 from stratagem.strategies import Strategy
+from stratagem.strategies.tensorflow_names import RefusesTensorFlowNames
 
 Distribute: TypeAlias = Strategy | Callable[[], Strategy]
 """A strategy, or what makes one: its class, or a function without arguments."""
@@ -18,7 +19,7 @@ SAVE_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(RefusesTensorFlowNames):
     """How an Estimator is run.
 
     `train_distribute` and `eval_distribute` may be a strategy, or what makes one: a class

@@ -21,6 +21,7 @@ from stratagem.strategies.input_context import InputContext
 from stratagem.strategies.jobs_in_use import ALONE, check_jobs
 from stratagem.strategies.own_task import ClusterLike, own_config
 from stratagem.strategies.per_replica import PerReplica
+from stratagem.strategies.tensorflow_names import RefusesTensorFlowNames
 from stratagem.strategies.workers import Workers
 from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
 from stratagem.waist.next_step import about_to_train
@@ -30,7 +31,7 @@ from stratagem.waist.returned import told
 M = TypeVar("M")
 
 
-class Strategy:
+class Strategy(RefusesTensorFlowNames):
     """Trains one model on whatever the engine and the workers are made of.
 
     Example:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stratagem.cluster import ClusterConfig
+from stratagem.cluster import ClusterConfig, ClusterSpec
 from stratagem.cluster.roles import EVALUATOR
 from stratagem.errors import StrategyError
 from stratagem.runtime.peers import task_name
@@ -62,7 +62,7 @@ class EvaluatorAlone:
     is_chief = False
 
     def __init__(self, config: ClusterConfig) -> None:
-        self.cluster = config.cluster
+        self.cluster: ClusterSpec | None = config.cluster
 
     def gather(self, array: Array) -> Sequence[Array]:
         """Its own array."""

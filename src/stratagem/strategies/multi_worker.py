@@ -1,7 +1,7 @@
 """`MultiWorkerMirroredStrategy`: several processes, each with its devices, in step with each other."""
 
 import logging
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from stratagem.cluster import ClusterConfig
 from stratagem.collectives import GroupOptions
@@ -35,7 +35,8 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     Args:
         cluster: The cluster, if it is not to be taken from flags or the environment, which then still tell
-            which task this is.
+            which task this is. Or the communication, which comes first in TensorFlow:
+            `MultiWorkerMirroredStrategy("nccl")`.
         communication: `shm`, shared memory, within one host; `ring` or `nccl`, by XLA, for which `jax.distributed` is
             started here; `auto` takes nccl where there are GPUs, shm where all workers are on one host, and ring
             otherwise, and logs which.
@@ -48,11 +49,14 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     def __init__(
         self,
-        cluster: ClusterLike | None = None,
+        cluster: ClusterLike | Communication | None = None,
         communication: Communication = "auto",
         bytes_per_pack: int = 0,
         timeout: float | None = None,
     ) -> None:
+        if isinstance(cluster, str):
+            communication = _only_communication(cluster, communication)
+            cluster = None
         if communication not in get_args(Communication):
             raise StrategyError(
                 f"communication is {communication!r}; it is one of {', '.join(get_args(Communication))}"
@@ -73,6 +77,21 @@ class MultiWorkerMirroredStrategy(Strategy):
         else:
             engine, workers = _together(config, communication, options)
         super().__init__(engine, workers)
+
+
+def _only_communication(given: str, communication: Communication) -> Communication:
+    """The communication that was given in the place of the cluster.
+
+    Raises:
+        StrategyError: It is none, or was given twice.
+    """
+    for name in get_args(Communication):
+        if given == name and communication in ("auto", name):
+            return cast(Communication, name)
+    raise StrategyError(
+        f"cluster is {given!r} and communication is {communication!r}; a cluster is a ClusterSpec or a dictionary of "
+        f"addresses by job, and communication one of {', '.join(get_args(Communication))}, as in communication='ring'"
+    )
 
 
 def _together(

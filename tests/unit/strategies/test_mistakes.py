@@ -1,5 +1,6 @@
 """Typical mistakes with a strategy: each ends in an error that says what to do instead."""
 
+import inspect
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -139,3 +140,49 @@ def test_batches_are_not_begun_before_they_are_wanted() -> None:
     distributed = sg.OneDeviceStrategy().distribute(made())
     assert not begun
     assert len(list(distributed)) == len(begun) == 1
+
+
+# What is otherwise in TensorFlow.
+
+
+@pytest.mark.parametrize(
+    ("made", "keywords", "advice"),
+    [
+        (sg.ParameterServerStrategy, {"num_gpus_per_worker": 2}, "here give devices_per_worker"),
+        (sg.ParameterServerStrategy, {"variable_partitioner": None}, "here give partitioner"),
+        (sg.ParameterServerStrategy, {"cluster_resolver": None}, r"here give cluster=sg\.ClusterSpec"),
+        (sg.MultiWorkerMirroredStrategy, {"communication_options": None}, "here give communication='auto'"),
+        (sg.MirroredStrategy, {"cross_device_ops": None}, "here give nothing: XLA chooses"),
+        (sg.TPUStrategy, {"tpu_cluster_resolver": None}, "here give nothing: JAX finds"),
+        (
+            sg.RunConfig,
+            {"num_gpus_per_worker": 2},
+            "here give devices_per_worker, which goes to the strategy",
+        ),
+        (sg.RunConfig, {"tf_random_seed": 1}, "here give seed"),
+    ],
+)
+def test_an_argument_under_its_name_in_tensorflow(made: Any, keywords: Any, advice: str) -> None:
+    (name,) = keywords
+    with pytest.raises(sg.StrategyError, match=f"{made.__name__} has no {name}, .*; {advice}"):
+        made(**keywords)
+
+
+def test_an_argument_that_nobody_knows_is_pythons_to_refuse() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'devises'"):
+        sg.MirroredStrategy(devises=["/cpu:0"])  # type: ignore[call-arg]
+
+
+def test_the_names_of_arguments_are_found_by_tools() -> None:
+    assert list(inspect.signature(sg.MirroredStrategy).parameters) == ["devices"]
+    assert "train_distribute" in inspect.signature(sg.RunConfig).parameters
+
+
+def test_the_communication_may_come_first() -> None:
+    assert sg.MultiWorkerMirroredStrategy("ring").num_replicas_in_sync >= 1
+    with pytest.raises(sg.StrategyError, match="'nccl' needs GPUs, and this machine shows none"):
+        sg.MultiWorkerMirroredStrategy("nccl")
+    with pytest.raises(sg.StrategyError, match=r"cluster is 'ncl' and .*, as in communication='ring'"):
+        sg.MultiWorkerMirroredStrategy("ncl")  # type: ignore[arg-type]
+    with pytest.raises(sg.StrategyError, match="cluster is 'shm' and communication is 'ring'"):
+        sg.MultiWorkerMirroredStrategy("shm", "ring")
