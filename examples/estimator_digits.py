@@ -22,6 +22,7 @@ STRATEGIES = {
     "mirrored": sg.MirroredStrategy,
     "multi-worker": sg.MultiWorkerMirroredStrategy,
     "ps": sg.ParameterServerStrategy,
+    "tpu": sg.TPUStrategy,
 }
 parser = argparse.ArgumentParser()
 parser.add_argument("--model_dir", required=True, help="for checkpoints and summaries")

@@ -36,7 +36,7 @@ Proof = tuple[str, str]
 Proves = Callable[[str, str], None]
 """What the fixture of that name is: called with an API and a strategy."""
 _SIGNS = {
-    "tpu_strategy": "TPU",
+    "TPUStrategy": "TPU",
     "multi_worker_strategy": "MultiWorkerMirrored",
     "in-graph": "in-graph",
     "BoundedStaleness": "BoundedStaleness",

@@ -35,7 +35,9 @@ class TPUStrategy(Strategy):
     between the hosts, over `jax.distributed`, which is started here. The hosts are those of the cluster (flags,
     TF_CONFIG, …) or, without one, those of TPU_WORKER_HOSTNAMES, where Google's machines name the hosts of a slice.
 
-    There was no TPU to run it on: it has been run on virtual CPU devices only, in one process and in two.
+    Where there is no TPU, virtual CPU devices (`sg.configure(virtual_devices=8)`, `stratagem run --devices-per-worker 8`)
+    stand in for its cores, to try a script out; a warning says so. There was no TPU to run it on: it has been run on such
+    devices only, in one process and in two.
 
     Args:
         topology: Kept for TensorFlow's users: JAX finds the topology by itself.
@@ -44,24 +46,23 @@ class TPUStrategy(Strategy):
     jobs = IN_STEP
 
     def __init__(self, topology: object | None = None) -> None:
-        super().__init__(*tpu_parts(self._own_task()))
+        super().__init__(*_parts(self._own_task()))
         self.topology = topology
 
 
-def tpu_parts(config: ClusterConfig | None, platform: str = "tpu") -> tuple[Engine, Workers]:
-    """What the strategy is made of; the platform is another only where there is no TPU to test on."""
+def _parts(config: ClusterConfig | None) -> tuple[Engine, Workers]:
     config = config or tpu_hosts(current())
     if config is not None and is_evaluator(config):
-        return evaluator_parts(config, _replicas(platform))
+        return evaluator_parts(config, _replicas())
     if config is None or len(worker_tasks(config)) == 1:
-        return MirroredEngine(_replicas(platform)), Alone()
+        return MirroredEngine(_replicas()), Alone()
     options = GroupOptions()
     server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
     workers = GroupWorkers(config, server, options)
     _log.info("TPUStrategy: worker %d of %d, from %s", workers.index, workers.count, config.source)
     reducer = start_xla(workers, options.timeout)
     server.announce_devices()
-    return MultiWorkerEngine(_replicas(platform), workers, reducer), workers
+    return MultiWorkerEngine(_replicas(), workers, reducer), workers
 
 
 def tpu_hosts(environ: Mapping[str, str]) -> ClusterConfig | None:
@@ -88,14 +89,23 @@ def tpu_hosts(environ: Mapping[str, str]) -> ClusterConfig | None:
     return ClusterConfig(cluster, "worker", index, source=_HOSTS)
 
 
-def _replicas(platform: str) -> Replicas:
-    """All TPU devices of this process."""
+def _replicas() -> Replicas:
+    """All TPU devices of this process; or, where there is none, the virtual ones that it was given."""
     guard_collectives()
     try:
-        return Replicas(jax.local_devices(backend=platform))
+        return Replicas(jax.local_devices(backend="tpu"))
     except RuntimeError as error:
-        found = ", ".join(each.name for each in list_devices())
+        found = list_devices()
+        virtual = [each.device for each in found if each.spec.device_type == "CPU"]
+        if len(virtual) > 1:
+            _log.warning(
+                "TPUStrategy: there is no TPU here; %d virtual CPU devices stand in for its cores",
+                len(virtual),
+            )
+            return Replicas(virtual)
         raise DeviceNotFoundError(
-            f"there is no TPU here; JAX finds {found}. On a TPU machine install JAX with its TPU support "
-            "(`pip install 'jax[tpu]'`); elsewhere use MirroredStrategy, which takes whatever devices there are"
+            f"there is no TPU here; JAX finds {', '.join(each.name for each in found)}. On a TPU machine install JAX with "
+            "its TPU support (`pip install 'jax[tpu]'`); to try a script out elsewhere, call "
+            "sg.configure(virtual_devices=8) first; to train elsewhere, use MirroredStrategy, which takes whatever "
+            "devices there are"
         ) from error

@@ -58,7 +58,7 @@ def run(directory: Path, *argv: str, **environ: str) -> Job:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Job:
     devices = virtual_device_environment(2, os.environ)
-    arguments = (EXAMPLE, "--steps", "200", "--strategy", "mirrored")
+    arguments = (EXAMPLE, "--steps", "200", "--strategy", "tpu")
     return run(tmp_path_factory.mktemp("alone"), *arguments, **devices)
 
 
@@ -72,7 +72,8 @@ def evaluated_steps(directory: Path) -> list[int]:
     return [event.step for event in EventAccumulator(str(directory / "eval")).Reload().Scalars("accuracy")]
 
 
-def test_alone_every_checkpoint_is_evaluated(alone: Job) -> None:
+def test_alone_every_checkpoint_is_evaluated(alone: Job, proves: Proves) -> None:
+    proves(ESTIMATOR, "TPU")
     task, step, accuracy = alone.result
     assert (task, step) == ("", 200)
     assert accuracy > 0.9

@@ -63,7 +63,7 @@ ONE_PROCESS = Job(
         "Mirrored": "sg.MirroredStrategy()",
         "CentralStorage": "sg.CentralStorageStrategy()",
         "OneDevice": "sg.OneDeviceStrategy()",
-        "TPU": "__import__('strategies_on_cpu').tpu_strategy()",
+        "TPU": "sg.TPUStrategy()",
     },
     devices=2,
 )

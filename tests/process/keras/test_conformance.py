@@ -69,7 +69,7 @@ STARTS = [
                 ("everyday", "outputs", "few", "loaded", "noisy", "scaled", "shuffled"),
             ),
             "CentralStorage": Contender("sg.CentralStorageStrategy()", ("averaged", "called_back", "noisy")),
-            "TPU": Contender("__import__('strategies_on_cpu').tpu_strategy()", ("untrained", "backed_up")),
+            "TPU": Contender("sg.TPUStrategy()", ("untrained", "backed_up")),
         },
         devices=2,
     ),

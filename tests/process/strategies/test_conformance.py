@@ -57,7 +57,7 @@ CONTENDERS = {
         ps=2,
     ),
     "ParameterServer, one worker": Contender("sg.ParameterServerStrategy()", replicas=1, ps=1),
-    "TPU": Contender("__import__('strategies_on_cpu').tpu_strategy()", replicas=2, devices=2),
+    "TPU": Contender("sg.TPUStrategy()", replicas=2, devices=2),
 }
 """Later strategies join by adding a line."""
 OPTIMIZERS = ["sgd", "momentum", "adam", "adamw", "accumulated"]

@@ -1,16 +1,12 @@
 """`TPUStrategy` over several hosts, as far as that goes without a TPU: two processes, two virtual devices each."""
 
-from pathlib import Path
-
 from drills.processes import launcher
 from process.conftest import ScriptWriter
 
-TESTS = Path(__file__).resolve().parents[2]
 PRELUDE = """
 import stratagem as sg
 sg.configure(virtual_devices=2)
 import jax.numpy as jnp, numpy as np, optax
-from strategies_on_cpu import tpu_strategy
 
 random = np.random.default_rng(0)
 batches = [random.standard_normal((rows, 5)).astype(np.float32) for rows in [8, 6, 7, 1, 4]]
@@ -27,7 +23,7 @@ def train(strategy, batches):
 
 def test_two_hosts_train_as_one_device(script: ScriptWriter) -> None:
     path = script("""
-        strategy = tpu_strategy()
+        strategy = sg.TPUStrategy()
         assert strategy.num_replicas_in_sync == 4
         found = train(strategy, strategy.distribute(batches * 4))
         expected = train(sg.OneDeviceStrategy(), batches * 4)
@@ -36,7 +32,7 @@ def test_two_hosts_train_as_one_device(script: ScriptWriter) -> None:
             np.testing.assert_allclose(found.params[name], expected.params[name], rtol=1e-5, atol=1e-6)
         print("the same", strategy.is_chief)
     """)
-    with launcher("--workers", "2", path, environ={"PYTHONPATH": str(TESTS)}) as job:
+    with launcher("--workers", "2", path) as job:
         code, out, err = job.finish(100)
         job.gone(10)
     assert code == 0, err

@@ -16,7 +16,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import stratagem as sg
 from proofs import ESTIMATOR, Proves, column
 from stratagem.estimator import Hook
-from strategies_on_cpu import tpu_strategy
 from unit.estimator import models
 
 
@@ -91,7 +90,7 @@ def test_a_seed_makes_another_model(tmp_path: Path, trained: sg.Estimator) -> No
 
 @pytest.mark.parametrize(
     "strategy",
-    [sg.MirroredStrategy, sg.CentralStorageStrategy, tpu_strategy, sg.MultiWorkerMirroredStrategy],
+    [sg.MirroredStrategy, sg.CentralStorageStrategy, sg.MultiWorkerMirroredStrategy],
 )
 def test_every_strategy_of_one_process_gives_the_same(
     tmp_path: Path, trained: sg.Estimator, strategy: Any, proves: Proves

@@ -1,6 +1,7 @@
 """Training under a strategy of one device, where it does not go its usual way; the results are those of plain Keras."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
