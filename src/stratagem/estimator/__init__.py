@@ -2,7 +2,7 @@
 
 A map, from the outside in:
 
-    canned              LinearRegressor and DNNClassifier
+    canned, optimizers  LinearRegressor and DNNClassifier; optimizers by name
     together            train_and_evaluate: who does what, alone and on a cluster
     watching, finish    when the evaluator evaluates, and how it learns that the training is over
     estimator           Estimator: train, evaluate, predict

@@ -15,6 +15,7 @@ from stratagem.errors import DataError, StrategyError
 from stratagem.estimator.checks import count
 from stratagem.estimator.config import RunConfig
 from stratagem.estimator.estimator import Estimator
+from stratagem.estimator.optimizers import chosen_optimizer
 from stratagem.estimator.spec import EstimatorSpec, ModeKeys
 from stratagem.waist.returned import kind
 
@@ -30,7 +31,8 @@ class LinearRegressor(Estimator):
             one array.
         model_dir: For checkpoints and summaries.
         label_dimension: How many numbers a label has.
-        optimizer: Any optax optimizer; `optax.adam(0.05)` by default.
+        optimizer: Any optax optimizer; or `Adagrad`, `Adam`, `Ftrl`, `RMSProp` or `SGD`, with TensorFlow's learning rate
+            of 0.2; `optax.adam(0.05)` by default.
         config: How it is run.
 
     Example:
@@ -48,7 +50,7 @@ class LinearRegressor(Estimator):
     ) -> None:
         outputs = count("label_dimension", label_dimension)
         columns = _columns(feature_columns)
-        chosen = optax.adam(0.05) if optimizer is None else optimizer
+        chosen = chosen_optimizer(optimizer, optax.adam(0.05), learning_rate=0.2)
 
         def predictions(params: Any, features: Any) -> Any:
             return _joined(features, columns) @ params["linear"]["kernel"] + params["linear"]["bias"]
@@ -89,7 +91,8 @@ class DNNClassifier(Estimator):
             one array.
         model_dir: For checkpoints and summaries.
         n_classes: How many classes there are.
-        optimizer: Any optax optimizer; `optax.adam(1e-3)` by default.
+        optimizer: Any optax optimizer; or `Adagrad`, `Adam`, `Ftrl`, `RMSProp` or `SGD`, with TensorFlow's learning rate
+            of 0.05; `optax.adam(1e-3)` by default.
         activation_fn: What follows each hidden layer.
         dropout: Which part of the hidden units to drop in training.
         config: How it is run.
@@ -119,7 +122,7 @@ class DNNClassifier(Estimator):
         if dropout is not None and not 0 <= dropout < 1:
             raise StrategyError(f"dropout is {dropout!r}; give a number from 0 to below 1, or None")
         columns = _columns(feature_columns)
-        chosen = optax.adam(1e-3) if optimizer is None else optimizer
+        chosen = chosen_optimizer(optimizer, optax.adam(1e-3), learning_rate=0.05)
 
         def logits(params: Any, features: Any, rng: Any = None) -> Any:
             hidden = _joined(features, columns)

@@ -37,6 +37,28 @@ def test_linear_regressor_takes_all_columns_or_an_array(tmp_path: Path) -> None:
         assert regressor.get_variable_value("linear/kernel").shape == (width, 2)
 
 
+@pytest.mark.parametrize("name", ["Adagrad", "Adam", "Ftrl", "RMSProp", "SGD"])
+def test_an_optimizer_by_its_name_in_tensorflow(tmp_path: Path, name: str) -> None:
+    batch = (models.X, models.Y)
+    regressor = sg.LinearRegressor(model_dir=tmp_path / "line", optimizer=name, config=QUIET)
+    regressor.train(lambda: [batch] * 60)
+    assert regressor.evaluate(lambda: [batch])["loss"] < 0.05 * np.mean(models.Y**2)
+
+
+def test_a_classifier_with_an_optimizer_by_name(tmp_path: Path) -> None:
+    batch = (models.X, (models.Y > 0).astype(np.int64))
+    classifier = sg.DNNClassifier([8], model_dir=tmp_path, optimizer="Adagrad", config=QUIET)
+    assert classifier.train(lambda: [batch] * 60).evaluate(lambda: [batch])["accuracy"] > 0.8
+
+
+def test_an_optimizer_of_an_unknown_name() -> None:
+    for made in (lambda: sg.LinearRegressor(optimizer="SDG"), lambda: sg.DNNClassifier([4], optimizer="SDG")):
+        with pytest.raises(
+            sg.StrategyError, match="is 'SDG'; give one of Adagrad, Adam, Ftrl, RMSProp, SGD, or"
+        ):
+            made()
+
+
 def test_classifier_learns(tmp_path: Path) -> None:
     batch = (models.X, (models.Y > 0).astype(np.int64)[:, None])
     classifier = sg.DNNClassifier(
