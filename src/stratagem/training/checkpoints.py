@@ -8,7 +8,7 @@ from functools import partial
 from os import PathLike
 from typing import Any, Self
 
-from stratagem.errors import KeepError, RemoteError
+from stratagem.errors import KeepError, RemoteError, StrategyError
 from stratagem.keep import write_file
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.training.checkpoint_files import CheckpointFiles, Saved, Shards
@@ -17,6 +17,7 @@ from stratagem.training.preemption import Preempted, preemption
 from stratagem.training.restoring import restored
 from stratagem.waist import TrainState
 from stratagem.waist.next_step import at_next_step
+from stratagem.waist.returned import told
 from stratagem.waist.state import Parting, TogetherToTheEnd
 
 _log = logging.getLogger("stratagem")
@@ -102,15 +103,18 @@ class Checkpointer:
         """Save a state; nothing is done where there is a checkpoint of its step already, or this is not the chief.
 
         Args:
-            state: The state. It may go into the next step as soon as this returns.
+            state: The state. It may go into the next step as soon as this returns. Who trains without a strategy makes
+                one with `TrainState.of`.
             data: Where the data stand, if the step does not tell: plain values (numbers, text, lists and
                 dictionaries of them) or bytes. Of several workers, what the chief gives is kept.
 
         Raises:
+            StrategyError: It is no state.
             KeepError: The last checkpoint could not be written, or this one cannot: the directory has checkpoints of
                 another training or model in it, for example.
         """
         self.wait()
+        _check_state("save was given", state)
         self._meet(state)
         if not is_chief(state):
             return
@@ -200,6 +204,7 @@ class Checkpointer:
                 when it is saved the next time.
 
         Raises:
+            StrategyError: `like` is no state.
             KeepError: Every checkpoint is damaged, or there is none of that step; or they are of another model: the
                 message shows in what it differs.
 
@@ -207,6 +212,7 @@ class Checkpointer:
             >>> state = checkpoints.restore(like=state) or state
         """
         self.wait()
+        _check_state("restore was given like=", like)
         self._meet(like)
         found = restored(like, partial(self._read, form_of(like), step), step is not None)
         if found is None:
@@ -297,6 +303,15 @@ class Checkpointer:
             self.close()
         else:  # what the block has raised is what counts
             self._settle()
+
+
+def _check_state(got: str, state: object) -> None:
+    """Refuses what is no state."""
+    if not isinstance(state, TrainState):
+        raise StrategyError(
+            f"{got} {told(state)}; give the state that strategy.init and the steps return, or of a training by hand "
+            "sg.TrainState.of(params, optimizer, opt_state, step)"
+        )
 
 
 def is_chief(state: TrainState) -> bool:

@@ -3,9 +3,11 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.tree_util import PyTreeDef
 
+from stratagem.errors import StrategyError
 from stratagem.waist.interfaces import Arrays
 from stratagem.waist.keys import Keys
 
@@ -32,6 +34,24 @@ class OptaxUpdater:
         leaves, self.state_tree = jax.tree.flatten(self._optimizer.init(self._whole(params)))
         self._keys = Keys(leaves)
         return self._keys.as_integers(leaves)
+
+    def taken(self, params: Arrays, opt_state: Any) -> Arrays:
+        """A state that the optimizer has made for such parameters, as a flat list.
+
+        Raises:
+            StrategyError: It is of another optimizer, or of other parameters.
+        """
+        expected = jax.eval_shape(self.init, params)
+        leaves, tree = jax.tree.flatten(opt_state)
+        taken = self._keys.as_integers(leaves) if tree == self.state_tree else []
+        if tree != self.state_tree or [jnp.shape(leaf) for leaf in taken] != [
+            leaf.shape for leaf in expected
+        ]:
+            raise StrategyError(
+                f"the optimizer's state is {jax.tree.map(jnp.shape, opt_state)!r:.200}, which is not of this optimizer for "
+                "these parameters: give what optimizer.init(params) or optimizer.update(…) returned"
+            )
+        return [jnp.asarray(leaf) for leaf in taken]
 
     def update(self, params: Arrays, opt_state: Arrays, grads: Arrays) -> tuple[Arrays, Arrays]:
         """See `Updater`."""

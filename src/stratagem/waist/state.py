@@ -177,6 +177,50 @@ class TrainState:
     step: Any
     recipe: Recipe
 
+    @classmethod
+    def of(
+        cls,
+        params: Any,
+        optimizer: Any,
+        opt_state: Any = None,
+        step: Any = 0,
+        *,
+        ema: Any = None,
+        seed: int = 0,
+    ) -> "TrainState":
+        """The state of a model that is trained by hand, for a `Checkpointer`; it shares the arrays, and copies none.
+
+        The process trains alone: it is the one that writes. A checkpoint of it fits `strategy.init(params, optimizer)` under every strategy, and the other way round.
+
+        Args:
+            params: The parameters: any pytree.
+            optimizer: The optax optimizer.
+            opt_state: Its state; by default a new one.
+            step: How many updates the parameters contain.
+            ema: Moving averages of the parameters, in their structure, if there are any.
+            seed: What random numbers are drawn from, with the step.
+
+        Raises:
+            StrategyError: The optimizer is none, or the state or the averages are not of these parameters.
+
+        Example:
+            >>> state = TrainState.of(params, optimizer, opt_state, step)
+            >>> checkpoints.save(state)
+            >>> state = checkpoints.restore(like=TrainState.of(params, optimizer))
+            >>> params, opt_state, step = state.params, state.opt_state, int(state.step)
+        """
+        if not is_optax(optimizer):
+            raise StrategyError(f"the optimizer is {optimizer!r:.80}; give an optax optimizer")
+        leaves, tree = jax.tree.flatten(jax.tree.map(jnp.asarray, params))
+        updater = OptaxUpdater(optimizer, tree)
+        flat_opt_state = updater.init(leaves) if opt_state is None else updater.taken(leaves, opt_state)
+        flat_ema, ema_tree = jax.tree.flatten(ema)
+        if ema is not None and ema_tree != tree:
+            raise StrategyError(f"the averages are {ema_tree}, the parameters {tree}: give one for each")
+        recipe = Recipe(updater, tree, updater.state_tree, tuple(leaf_names(tree)), seed=seed)
+        averages = None if ema is None else [jnp.asarray(leaf) for leaf in flat_ema]
+        return cls(leaves, flat_opt_state, [], averages, jnp.int32(step), recipe)
+
     @property
     def params(self) -> Any:
         """The parameters, in the user's structure."""

@@ -413,3 +413,55 @@ def test_a_file_in_place_of_the_directory_is_told_at_once(tmp_path: Path, below:
     ):
         sg.Checkpointer(tmp_path / "notes" / below)
     assert (tmp_path / "notes").read_text() == "mine"
+
+
+# Of a training by hand.
+
+
+def by_hand(steps: int, params: Any, optimizer: Any, opt_state: Any) -> tuple[Any, Any]:
+    for _ in range(steps):
+        grads = sg.average_gradients([jax.grad(loss_fn)(params, part) for part in (BATCH[:3], BATCH[3:])])
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+    return params, opt_state
+
+
+def test_a_training_by_hand_is_saved_and_gone_on_with(tmp_path: Path) -> None:
+    optimizer = optax.adam(0.1)
+    params: Any = {"dense": {"kernel": jnp.full((4, 3), 0.5)}, "bias": jnp.zeros(3)}
+    first, slots = by_hand(2, params, optimizer, optimizer.init(params))
+    with sg.Checkpointer(tmp_path) as checkpoints:
+        checkpoints.save(sg.TrainState.of(first, optimizer, slots, step=2, ema=params))
+    expected, _ = by_hand(3, first, optimizer, slots)
+    with sg.Checkpointer(tmp_path) as checkpoints:
+        state = checkpoints.restore(like=sg.TrainState.of(params, optimizer, ema=params))
+    assert state is not None and int(state.step) == 2
+    np.testing.assert_array_equal(state.ema["dense"]["kernel"], params["dense"]["kernel"])
+    again, _ = by_hand(3, state.params, optimizer, state.opt_state)
+    np.testing.assert_array_equal(again["dense"]["kernel"], expected["dense"]["kernel"])
+    # A strategy goes on with the same.
+    strategy = sg.OneDeviceStrategy()
+    like, step = strategy.init(params, optimizer, ema_decay=0.5), strategy.train_step(loss_fn)
+    with sg.Checkpointer(tmp_path) as checkpoints:
+        state = checkpoints.restore(like=like)
+    for _ in range(3):
+        assert state is not None
+        state, _ = step(state, BATCH)
+    np.testing.assert_allclose(state.params["dense"]["kernel"], expected["dense"]["kernel"], rtol=1e-5)
+
+
+def test_what_does_not_make_a_state(tmp_path: Path) -> None:
+    params = {"w": jnp.ones(3)}
+    adam = optax.adam(0.1)
+    with pytest.raises(sg.StrategyError, match=r"optimizer is 0\.1; give an optax optimizer"):
+        sg.TrainState.of(params, 0.1)
+    for wrong in (optax.sgd(0.1).init(params), adam.init({"w": jnp.ones(4)})):
+        with pytest.raises(sg.StrategyError, match="not of this optimizer for these parameters"):
+            sg.TrainState.of(params, adam, wrong)
+    with pytest.raises(sg.StrategyError, match="give one for each"):
+        sg.TrainState.of(params, adam, ema={"v": jnp.ones(3)})
+    with sg.Checkpointer(tmp_path) as checkpoints:
+        with pytest.raises(sg.StrategyError, match=r"save was given a dict; .* sg\.TrainState\.of\(params"):
+            checkpoints.save(params)  # type: ignore[arg-type]
+        with pytest.raises(sg.StrategyError, match=r"restore was given like= a dict"):
+            checkpoints.restore(like=params)  # type: ignore[arg-type]
