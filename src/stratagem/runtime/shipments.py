@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from stratagem.devices import log_placement
-from stratagem.errors import VariableMismatch
+from stratagem.errors import ProtocolError, VariableMismatch
 from stratagem.runtime.programs import Program, export_program
 from stratagem.runtime.remote_variable import RemoteVariable
 from stratagem.runtime.values import to_array
@@ -80,16 +80,27 @@ class Shipments:
             args, kwargs = jax.tree.unflatten(tree, leaves)
             values, rest = self._split(self._fn(*args, **kwargs))
             rest_leaves, result = jax.tree.flatten(rest, is_leaf=is_leaf)
-            arrays = [to_array(leaf)[0] if isinstance(leaf, bytes) else leaf for leaf in rest_leaves]
+            travelling = [self._travelling(leaf) for leaf in rest_leaves]
             are_bytes = tuple(
-                isinstance(leaf, bytes)
-                or (takes_bytes and getattr(leaf, "dtype", None) == np.uint8 and np.ndim(leaf) == 1)
-                for leaf in rest_leaves
+                is_bytes or (takes_bytes and getattr(leaf, "dtype", None) == np.uint8 and np.ndim(leaf) == 1)
+                for leaf, is_bytes in travelling
             )
-            return [*values, *arrays]
+            return [*values, *(leaf for leaf, _ in travelling)]
 
         examples = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, _ in kinds]
         return Shipment(export_program(flat, *examples, platform=platform), result, are_bytes)
+
+    def _travelling(self, leaf: Any) -> tuple[Any, bool]:
+        """A leaf of what the function returned, as an array, and whether it stands for a byte string."""
+        if isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__"):  # also what is traced
+            return leaf, False
+        try:
+            return to_array(leaf)
+        except ProtocolError as error:
+            raise ProtocolError(
+                f"{self._name} returned {leaf!r:.80}; a function that runs on a task may return arrays, numbers, bytes, "
+                f"None, and tuples, lists and dictionaries of them: {error}"
+            ) from None
 
     def _split(self, returned: Any) -> tuple[list[Any], Any]:
         """What a call of the function returned, as the values for variables and the rest."""

@@ -47,6 +47,28 @@ def test_a_local_server_says_hello(local: sg.Session) -> None:
     assert local.run(lambda words: words, b"Hello") == b"Hello"
 
 
+@pytest.mark.parametrize("returned", ["Hello", {"greeting": ["Hello"]}, object(), np.array(["Hello"])])
+def test_a_function_that_returns_what_does_not_travel(local: sg.Session, returned: object) -> None:
+    def greet() -> object:
+        return returned
+
+    with pytest.raises(
+        sg.ProtocolError, match=r"greet returned .*; .* may return arrays, numbers, bytes, None"
+    ):
+        local.run(greet)
+
+
+def test_a_function_may_return_what_is_not_traced(local: sg.Session) -> None:
+    found = local.run(lambda: {"whole": 3, "half": 0.5, "is": True, "array": np.arange(2.0), "nothing": None})
+    assert {name: value if value is None else value.tolist() for name, value in found.items()} == {
+        "whole": 3,
+        "half": 0.5,
+        "is": True,
+        "array": [0.0, 1.0],
+        "nothing": None,
+    }
+
+
 def test_every_device_of_every_task(session: sg.Session) -> None:
     assert [device.name for device in session.devices()] == [
         f"/job:{job}/replica:0/task:{index}/device:CPU:0" for job in ("ps", "worker") for index in range(2)
