@@ -42,11 +42,9 @@ class OptaxUpdater:
             StrategyError: It is of another optimizer, or of other parameters.
         """
         expected = jax.eval_shape(self.init, params)
-        leaves, tree = jax.tree.flatten(opt_state)
-        taken = self._keys.as_integers(leaves) if tree == self.state_tree else []
-        if tree != self.state_tree or [jnp.shape(leaf) for leaf in taken] != [
-            leaf.shape for leaf in expected
-        ]:
+        tree: Any = jax.tree.structure(opt_state)
+        taken = self._keys.as_integers(jax.tree.leaves(opt_state)) if tree == self.state_tree else None
+        if taken is None or [jnp.shape(leaf) for leaf in taken] != [leaf.shape for leaf in expected]:
             raise StrategyError(
                 f"the optimizer's state is {jax.tree.map(jnp.shape, opt_state)!r:.200}, which is not of this optimizer for "
                 "these parameters: give what optimizer.init(params) or optimizer.update(…) returned"

@@ -214,11 +214,11 @@ class TrainState:
         leaves, tree = jax.tree.flatten(jax.tree.map(jnp.asarray, params))
         updater = OptaxUpdater(optimizer, tree)
         flat_opt_state = updater.init(leaves) if opt_state is None else updater.taken(leaves, opt_state)
-        flat_ema, ema_tree = jax.tree.flatten(ema)
+        ema_tree: Any = jax.tree.structure(ema)
         if ema is not None and ema_tree != tree:
             raise StrategyError(f"the averages are {ema_tree}, the parameters {tree}: give one for each")
         recipe = Recipe(updater, tree, updater.state_tree, tuple(leaf_names(tree)), seed=seed)
-        averages = None if ema is None else [jnp.asarray(leaf) for leaf in flat_ema]
+        averages = None if ema is None else [jnp.asarray(leaf) for leaf in jax.tree.leaves(ema)]
         return cls(leaves, flat_opt_state, [], averages, jnp.int32(step), recipe)
 
     @property

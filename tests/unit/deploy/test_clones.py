@@ -62,6 +62,7 @@ def test_a_network_of_two_layers_learns_from_its_default_values() -> None:
         return predicted
 
     model = deploy(on_cpu(1), network, [batches(32)], optimizer=optax.adam(1e-2))
+    assert model.train_op is not None
     losses = [float(model.train_op()) for _ in range(150)]
     assert np.mean(losses[-10:]) < 0.2 * losses[0]
 
