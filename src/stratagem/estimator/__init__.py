@@ -4,7 +4,7 @@ A map, from the outside in:
 
     canned, optimizers  LinearRegressor and DNNClassifier; optimizers by name
     together            train_and_evaluate: who does what, alone and on a cluster
-    watching, finish    when the evaluator evaluates, and how it learns that the training is over
+    watching, signs     when the evaluator evaluates, and how it and the chief learn of each other
     estimator           Estimator: train, evaluate, predict
     loop, reports       the training loop; what is written and said of it
     measuring, variables  evaluation and prediction; what a checkpoint holds

@@ -8,8 +8,8 @@ from pathlib import Path
 from stratagem.cluster import ClusterConfig, resolve_cluster
 from stratagem.errors import DeadlineExceeded, StrategyError
 from stratagem.estimator.estimator import Estimator
-from stratagem.estimator.finish import FinishSign
 from stratagem.estimator.loop import Limits
+from stratagem.estimator.signs import evaluator_sign, finish_sign
 from stratagem.estimator.specs import EvalSpec, TrainSpec
 from stratagem.estimator.variables import checkpoint_directory
 from stratagem.estimator.watching import Evaluate, GiveUp, Seen, Stop, Watch
@@ -88,25 +88,29 @@ def _alone(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> 
 
 
 def _take_part(estimator: Estimator, train_spec: TrainSpec, cluster: ClusterConfig) -> None:
-    sign = FinishSign(Path(estimator.model_dir))
+    model_dir = Path(estimator.model_dir)
+    sign, evaluator = finish_sign(model_dir), evaluator_sign(model_dir)
     if cluster.is_chief:
         sign.clear()
+        evaluator.clear()  # one that is there says so again
     step = estimator.train_to(train_spec.input_fn, Limits(max_steps=train_spec.max_steps), train_spec.hooks)
     if cluster.is_chief:
-        sign.leave(step)
-        _log.info(
-            "train_and_evaluate has trained to step %d and evaluated nothing: on a cluster only an evaluator task does, and "
-            "gets the results (stratagem run --evaluator adds one). If there is none, evaluate the checkpoints in %s with "
-            "estimator.evaluate(input_fn)",
-            step,
-            estimator.model_dir,
-        )
+        sign.leave(global_step=step)
+        if not evaluator.is_there():
+            _log.warning(
+                "train_and_evaluate has trained to step %d, and nobody has evaluated: no evaluator task was seen at %s. On a "
+                "cluster only an evaluator evaluates: add one (stratagem run --evaluator), or call "
+                "estimator.evaluate(input_fn) after the training",
+                step,
+                model_dir,
+            )
 
 
 def _watch(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> dict[str, float] | None:
     show_logs()  # a task with a server does that with it
     model_dir = Path(estimator.model_dir)
-    cuts, sign = Cuts(checkpoint_directory(model_dir)), FinishSign(model_dir)
+    cuts, sign = Cuts(checkpoint_directory(model_dir)), finish_sign(model_dir)
+    presence = evaluator_sign(model_dir)
     began = time.monotonic()
     watch = Watch(
         began, eval_spec.start_delay_secs, eval_spec.throttle_secs, eval_spec.wait_secs, train_spec.max_steps
@@ -115,6 +119,8 @@ def _watch(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> 
     say_at = began
     while True:
         now = time.monotonic()
+        if not presence.is_there():
+            presence.leave()
         # Another run may have left the sign; the chief takes it away when it comes up.
         is_trusted = sign.is_named or now >= began + eval_spec.start_delay_secs
         is_finished = is_trusted and sign.is_there()  # before the checkpoints: the last is written before it

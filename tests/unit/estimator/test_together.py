@@ -10,7 +10,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import stratagem as sg
-from stratagem.estimator.finish import FinishSign
+from stratagem.estimator import Hook
+from stratagem.estimator.signs import evaluator_sign, finish_sign
 from stratagem.estimator.watching import Evaluate, GiveUp, Seen, Stop, Wait, Watch
 from unit.estimator import models
 
@@ -131,13 +132,13 @@ def test_an_evaluator_takes_the_sign_of_its_own_run_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN, "this")
-    FinishSign(tmp_path).leave(3)
-    assert FinishSign(tmp_path).is_there()
+    finish_sign(tmp_path).leave(global_step=3)
+    assert finish_sign(tmp_path).is_there()
     monkeypatch.setenv(RUN, "another")
-    assert not FinishSign(tmp_path).is_there()
-    FinishSign(tmp_path).clear()
+    assert not finish_sign(tmp_path).is_there()
+    finish_sign(tmp_path).clear()
     monkeypatch.setenv(RUN, "this")
-    assert not FinishSign(tmp_path).is_there()
+    assert not finish_sign(tmp_path).is_there()
 
 
 def test_an_evaluator_ends_with_a_training_that_ended_early(
@@ -146,7 +147,7 @@ def test_an_evaluator_ends_with_a_training_that_ended_early(
     estimator = models.estimator(tmp_path).train(models.test_batches)
     monkeypatch.setenv("TF_CONFIG", EVALUATOR)
     monkeypatch.setenv(RUN, "this")
-    FinishSign(tmp_path).leave(2)
+    finish_sign(tmp_path).leave(global_step=2)
     results = sg.train_and_evaluate(estimator, *specs())
     assert results is not None and results["global_step"] == 2
 
@@ -165,14 +166,30 @@ def test_examples(module: str) -> None:
     assert result.attempted > 0 and result.failed == 0
 
 
-def test_on_a_cluster_the_chief_says_that_it_evaluates_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_evaluated", [False, True])
+def test_on_a_cluster_the_chief_says_that_nobody_evaluates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_evaluated: bool
 ) -> None:
-    monkeypatch.setenv(
-        "TF_CONFIG",
-        json.dumps({"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}),
-    )
+    task = {"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
     estimator = models.estimator(tmp_path, train_distribute=sg.MultiWorkerMirroredStrategy)
-    with caplog.at_level("INFO", "stratagem"):
-        assert sg.train_and_evaluate(estimator, *specs()) is None
-    assert "only an evaluator task does" in caplog.text and "stratagem run --evaluator" in caplog.text
+    evaluator_sign(tmp_path).leave()  # of an evaluator that is not there any more
+
+    class Looked(Hook):
+        def end(self, step: int) -> None:
+            if is_evaluated:
+                evaluator_sign(tmp_path).leave()
+
+    train_spec, eval_spec = sg.TrainSpec(models.batches, max_steps=9, hooks=[Looked()]), specs()[1]
+    assert sg.train_and_evaluate(estimator, train_spec, eval_spec) is None
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == (0 if is_evaluated else 1)
+    assert all("nobody has evaluated" in each and "stratagem run --evaluator" in each for each in said)
+
+
+def test_an_evaluator_gives_a_sign_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models.estimator(tmp_path).train(models.batches, max_steps=9)
+    finish_sign(tmp_path).leave(global_step=9)
+    monkeypatch.setenv("TF_CONFIG", EVALUATOR)
+    assert sg.train_and_evaluate(models.estimator(tmp_path), *specs(start_delay_secs=0)) is not None
+    assert evaluator_sign(tmp_path).is_there()
