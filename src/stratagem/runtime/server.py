@@ -419,7 +419,10 @@ def _socket_at(address: Address) -> socket.socket | Address:
         if handed[0].fileno() < 0:  # an earlier server of this process has used it up
             return bind(address, share_port=True)
         if handed[0].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            raise ClusterError(f"another server of this process listens at {address}; stop it first")
+            raise ClusterError(
+                f"another server of this process listens at {address}; stop it first or, if a strategy has made it, use that "
+                "strategy again: a process makes one, for all that it trains and evaluates"
+            )
         return handed[0]
     try:
         is_loopback = address.host == "localhost" or ipaddress.ip_address(address.host).is_loopback

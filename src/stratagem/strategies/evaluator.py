@@ -49,8 +49,9 @@ class EvaluatorEngine:
             StrategyError: Always.
         """
         raise StrategyError(
-            f"{self._task} does not train: it evaluates what the chief and the workers train. Give the whole script to "
-            "sg.train_and_evaluate, which does each task's part, or start it without an evaluator"
+            f"{self._task} does not train: it evaluates what the chief and the workers train. With an Estimator "
+            "call sg.train_and_evaluate, which does each task's part; else train on other tasks only, or start the job "
+            "without an evaluator"
         )
 
 
