@@ -1,6 +1,7 @@
 """A cluster as a script for `sbatch`: one step, whose tasks find out from Slurm which task of the cluster they are."""
 
 import shlex
+import sys
 from dataclasses import dataclass
 
 from stratagem.emit import placing
@@ -22,12 +23,12 @@ class Resources:
     Attributes:
         nodes: Number of nodes; one for each task by default.
         cpus_per_task: Cores of each task; what the partition gives by default.
-        python: The interpreter, on all nodes.
+        python: The interpreter, on all nodes; the one that runs this by default, with all that is installed beside it.
     """
 
     nodes: int | None = None
     cpus_per_task: int | None = None
-    python: str = "python3"
+    python: str = sys.executable
 
     def __post_init__(self) -> None:
         if self.nodes is not None and self.nodes < 1:

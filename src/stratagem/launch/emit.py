@@ -173,7 +173,10 @@ Example:
 @click.option("--nodes", metavar="N", type=_AT_LEAST_ONE, help="Nodes.  [default: one for each task]")
 @click.option("--cpus-per-task", metavar="C", type=_AT_LEAST_ONE, help="Cores of each task.")
 @click.option(
-    "--python", default="python3", metavar="PATH", help="Interpreter, on all nodes.  [default: python3]"
+    "--python",
+    default=Resources.python,
+    metavar="PATH",
+    help="Interpreter, on all nodes.  [default: the one that runs this]",
 )
 @_of_job
 def slurm(job: Job, output: Path | None, nodes: int | None, cpus_per_task: int | None, python: str) -> str:

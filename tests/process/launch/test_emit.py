@@ -160,7 +160,6 @@ def test_slurm_trains(slurm: Path) -> None:
     port = free_ports(2)
     write_training(slurm / "train.py")
     options = ["--workers", "2", "--nodes", "2", "--max-restarts", "1", "--port", str(port)]
-    options += ["--python", sys.executable]
     code, out, err = submit(emit("slurm", *options, "train.py", directory=slurm), slurm)
     assert code == 0, err
     assert f"/job:ps/task:0 serves at sg://127.0.0.1:{port}" in out
@@ -173,7 +172,7 @@ def test_slurm_trains(slurm: Path) -> None:
 def test_slurm_tells_each_task_who_it_is_and_hides_the_secret(slurm: Path) -> None:
     (slurm / "train.py").write_text(TELLS)
     words = ["a b", "it's", "$HOME", "`id`", "a\nb", ""]
-    options = ["--ps", "0", "--workers", "3", "--evaluator", "--nodes", "2", "--python", sys.executable]
+    options = ["--ps", "0", "--workers", "3", "--evaluator", "--nodes", "2"]
     code, _, err = submit(emit("slurm", *options, "train.py", *words, directory=slurm), slurm)
     assert code == 0, err
     said = [json.loads((slurm / f"said-0-{rank}").read_text()) for rank in range(4)]
@@ -226,7 +225,7 @@ def test_slurm_starts_all_again_as_often_as_was_asked(
     slurm: Path, body: str, succeeds: bool, generations: int
 ) -> None:
     (slurm / "train.py").write_text(FAILS + body)
-    options = ["--ps", "0", "--workers", "2", "--max-restarts", "2", "--python", sys.executable]
+    options = ["--ps", "0", "--workers", "2", "--max-restarts", "2"]
     code, _, _ = submit(emit("slurm", *options, "train.py", directory=slurm), slurm)
     assert (code == 0) == succeeds
     assert generations_of(slurm) == {str(each) for each in range(generations)}
@@ -235,13 +234,13 @@ def test_slurm_starts_all_again_as_often_as_was_asked(
 @pytest.mark.parametrize("restarts", ["0", "2"])
 def test_slurm_hands_a_failure_on(slurm: Path, restarts: str) -> None:
     (slurm / "train.py").write_text("raise SystemExit(3)")
-    options = ["--ps", "0", "--workers", "1", "--max-restarts", restarts, "--python", sys.executable]
+    options = ["--ps", "0", "--workers", "1", "--max-restarts", restarts]
     assert submit(emit("slurm", *options, "train.py", directory=slurm), slurm)[0] == 3
 
 
 def test_slurm_does_not_start_again_what_it_was_told_to_end(slurm: Path) -> None:
     (slurm / "train.py").write_text(FAILS + WAITS)
-    options = ["--ps", "0", "--workers", "2", "--max-restarts", "2", "--python", sys.executable]
+    options = ["--ps", "0", "--workers", "2", "--max-restarts", "2"]
     text = emit("slurm", *options, "train.py", directory=slurm)
     code, _, _ = submit(text, slurm, end_when="all-wait")
     assert code == 143

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 
 import pytest
 
@@ -69,6 +70,11 @@ def test_words_of_the_user_come_through_the_shell() -> None:
     assert own[start:] == ["$python", "a b/it's.py", *words]
     program = step(slurm_script(Job(ClusterShape(), "run it", words)))
     assert program[program.index("--") + 1 :] == ["./run it", *words]
+
+
+def test_the_interpreter_is_the_one_that_wrote_the_script_unless_told_otherwise() -> None:
+    job = Job(ClusterShape(), "train.py")
+    assert f"\npython={shlex.quote(sys.executable)}\n" in slurm_script(job)
     text = slurm_script(job, Resources(python="/opt/my python/bin/python"))
     assert "\npython='/opt/my python/bin/python'\n" in text
 
