@@ -15,6 +15,8 @@ GENERATION = "STRATAGEM_GENERATION"
 """How often this task has been restarted: 0 at first."""
 LISTEN_FD = "STRATAGEM_LISTEN_FD"
 """Descriptor of the bound socket that the launcher handed to this task."""
+LISTEN_HOST = "STRATAGEM_LISTEN_HOST"
+"""Where this task listens, if not at its own address in the cluster's list: `0.0.0.0` is every network of its host."""
 LOG_LEVEL = "STRATAGEM_LOG"
 """Level of the `stratagem` logger: debug, info, warning or error."""
 SECRET = "STRATAGEM_SECRET"
@@ -53,6 +55,11 @@ def listen_fd(environ: Mapping[str, str] | None = None) -> int | None:
     """Descriptor of the socket that the launcher bound for this task, if there is one."""
     value = current(environ).get(LISTEN_FD)
     return None if value is None else int(value)
+
+
+def listen_host(environ: Mapping[str, str] | None = None) -> str | None:
+    """The host or address that the user wants this task to listen at; `None` leaves it to the cluster's list."""
+    return current(environ).get(LISTEN_HOST) or None
 
 
 def no_colour(environ: Mapping[str, str] | None = None) -> bool:

@@ -1,6 +1,5 @@
 """The server that every task of a cluster runs: it holds variables and runs programs, and no user code."""
 
-import ipaddress
 import logging
 import os
 import secrets
@@ -27,7 +26,7 @@ from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.roster import Roster
 from stratagem.runtime.services import installed_services
 from stratagem.runtime.wire import TLS, Credentials, Handler, Listener, Reply, Request
-from stratagem.runtime.wire.addresses import bind
+from stratagem.runtime.wire.addresses import bind, listening_address
 
 _log = logging.getLogger("stratagem")
 HEARTBEAT_SECONDS = 2.0
@@ -90,7 +89,12 @@ class Server:
         self._when_leader_restarts: list[Callable[[], None]] = []
         self._when_closed: list[Callable[[], None]] = []
         address = Address.parse(spec.task_address(job, index))
-        self._listener = Listener(_socket_at(address), credentials=credentials, insecure=insecure)
+        others = [
+            Address.parse(task.address).host
+            for task in spec.tasks()
+            if (task.job, task.index) != (job, index)
+        ]
+        self._listener = Listener(_socket_at(address, others), credentials=credentials, insecure=insecure)
         self.cluster = _with_port(spec, job, index, self._listener.address.port)
         self.peers = Peers(self.cluster, credentials, self.task, environment.run_id())
         self._roster = Roster(frozenset(name for name in self.peers.tasks if _works(name)))
@@ -412,8 +416,8 @@ def _handed_over() -> tuple[socket.socket, int] | None:
     return handed, handed.getsockname()[1]
 
 
-def _socket_at(address: Address) -> socket.socket | Address:
-    """The launcher's socket, if it is for this address; else where to bind: everywhere, but for loopback."""
+def _socket_at(address: Address, others: Sequence[str]) -> socket.socket | Address:
+    """The launcher's socket, if it is for this address; else where to bind one."""
     handed = _handed_over()
     if handed is not None and handed[1] == address.port:
         if handed[0].fileno() < 0:  # an earlier server of this process has used it up
@@ -424,11 +428,8 @@ def _socket_at(address: Address) -> socket.socket | Address:
                 "strategy again: a process makes one, for all that it trains and evaluates"
             )
         return handed[0]
-    try:
-        is_loopback = address.host == "localhost" or ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        is_loopback = False  # a name may be a service's, whose address is on no interface of this host
-    return address if is_loopback else Address("::" if ":" in address.host else "0.0.0.0", address.port)
+    host = environment.listen_host()
+    return listening_address(address, others) if host is None else Address(host, address.port)
 
 
 def _with_port(cluster: ClusterSpec, job: str, index: int, port: int) -> ClusterSpec:

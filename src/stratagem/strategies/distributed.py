@@ -14,6 +14,7 @@ from stratagem.cluster import Address
 from stratagem.collectives.xla import XlaReducer
 from stratagem.devices.backend import backends_started, guard_collectives
 from stratagem.errors import StrategyError
+from stratagem.runtime.wire.addresses import family
 from stratagem.strategies import gloo
 from stratagem.strategies.group_workers import GroupWorkers
 from stratagem.strategies.guard import Guard
@@ -108,7 +109,7 @@ def _leave_coordinator(workers: GroupWorkers) -> None:
 
 def _free_port(host: str) -> int:
     """A port that is free now; JAX's coordinator takes no socket from us, so another could take it meanwhile."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
+    with socket.socket(family(host)) as found:
         found.bind((host, 0))
         port: int = found.getsockname()[1]
         return port

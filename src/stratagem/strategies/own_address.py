@@ -4,6 +4,8 @@ import ipaddress
 import socket
 from collections.abc import Iterable, Iterator
 
+from stratagem.runtime.wire.addresses import family, is_here, resolved
+
 _ANY_PORT = 9  # nothing is sent there: the kernel is only asked for the way
 
 
@@ -20,39 +22,18 @@ def own_address(own: str, others: Iterable[str]) -> str:
     Returns:
         An address of one of this host's interfaces; a loopback one only if the others are on this host too.
     """
-    found = [address for address in _candidates(own, others) if _is_here(address)]
+    found = [address for address in _candidates(own, others) if is_here(address)]
     reachable = [address for address in found if not ipaddress.ip_address(address).is_loopback]
     return next(iter([*reachable, *found]), own)
 
 
 def _candidates(own: str, others: Iterable[str]) -> Iterator[str]:
-    yield from _resolved(own)
+    yield from resolved(own)
     for other in others:
-        for address in _resolved(other):
-            with socket.socket(_family(address), socket.SOCK_DGRAM) as way:
+        for address in resolved(other):
+            with socket.socket(family(address), socket.SOCK_DGRAM) as way:
                 try:
                     way.connect((address, _ANY_PORT))
                 except OSError:
                     continue
                 yield way.getsockname()[0]
-
-
-def _resolved(host: str) -> list[str]:
-    try:
-        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return [str(entry[4][0]) for entry in entries]
-
-
-def _is_here(address: str) -> bool:
-    with socket.socket(_family(address)) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-        return True
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET

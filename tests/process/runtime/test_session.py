@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -316,6 +317,22 @@ def test_wrong_secret_is_refused(cluster: ServedCluster) -> None:
 def test_serving_openly_without_a_secret_is_refused() -> None:
     with pytest.raises(sg.AuthenticationError, match=r"refused to listen at 0.0.0.0:\d+ without a secret"):
         sg.Server({"worker": ["0.0.0.0:0"]})
+
+
+def test_tasks_at_two_addresses_of_one_host_may_have_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATAGEM_SECRET", "pepper")
+    reserved = ReservedPort()
+    port = int(reserved.address.rpartition(":")[2])
+    cluster = {"ps": [f"127.2:{port}"], "worker": [f"127.3:{port}"]}  # names, of 127.0.0.2 and 127.0.0.3
+    with sg.Server(cluster, "ps", 0), sg.Server(cluster, "worker", 0) as worker:
+        with sg.Session(worker.target) as session, sg.device("/job:ps"):
+            assert session.run(lambda: 7) == 7
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5)
+        reserved.close()
+        monkeypatch.setenv("STRATAGEM_LISTEN_HOST", "127.0.0.1")
+        with sg.Server(cluster, "worker", 0):
+            socket.create_connection(("127.0.0.1", port), 5).close()
 
 
 def test_job_is_done_when_every_worker_has_finished() -> None:

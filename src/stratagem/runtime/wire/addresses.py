@@ -2,13 +2,16 @@
 
 import errno
 import ipaddress
+import logging
 import socket
+from collections.abc import Iterable
 
 from stratagem.cluster import Address
 from stratagem.errors import AuthenticationError, TaskUnreachable
 from stratagem.runtime.wire.foreign import reason
 from stratagem.runtime.wire.streams import peer_process
 
+_log = logging.getLogger("stratagem")
 SCHEME = "sg://"
 _BACKLOG = 512
 
@@ -16,6 +19,75 @@ _BACKLOG = 512
 def address_at(where: str | Address) -> Address:
     """The address that a target (`sg://host:port`) or plain `host:port` means."""
     return where if isinstance(where, Address) else Address.parse(where.removeprefix(SCHEME))
+
+
+def family(address: str) -> socket.AddressFamily:
+    """The family of sockets that an IP address is for."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def resolved(host: str) -> list[str]:
+    """The IP addresses that a host's name means on this host, each once; none if it means nothing here."""
+    try:
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
+
+
+def is_here(address: str) -> bool:
+    """Whether an IP address is one of this host's."""
+    with socket.socket(family(address)) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+        return True
+
+
+def listening_address(own: Address, others: Iterable[str]) -> Address:
+    """Where to listen so that the other tasks of a cluster reach this one, and as few strangers as possible do.
+
+    That is the task's own address, if it is one of this host's. Else it is all networks of this host: a service's
+    address in Kubernetes, or one behind NAT, is on no interface here.
+
+    Args:
+        own: This task, as the cluster names it.
+        others: The hosts of the other tasks, as the cluster names them.
+    """
+    if own.host == "localhost":
+        return own
+    found, why = resolved(own.host), None
+    if len(found) != 1:
+        why = f"which means {' and '.join(found) or 'nothing'} on this host"
+    elif not is_here(found[0]):
+        why = f"which means {found[0]}, no address of this host"
+    elif _is_loopback(found[0]) and _is_name(own.host) and not _are_all_loopback(others):
+        # Debian has a host's own name mean 127.0.1.1 on the host itself; the other hosts know better.
+        why = f"which means {found[0]} on this host, and perhaps another address elsewhere"
+    if why is None:
+        return own
+    everywhere = "0.0.0.0" if any(":" not in each for each in found or [own.host]) else "::"
+    _log.info("%s, %s: listening on all networks of this host", own, why)
+    return Address(everywhere, own.port)
+
+
+def _is_name(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _are_all_loopback(hosts: Iterable[str]) -> bool:
+    """Whether there are any, and all of them are on this host, whatever it is called elsewhere."""
+    found = [resolved(host) for host in dict.fromkeys(hosts)]
+    return bool(found) and all(each and all(map(_is_loopback, each)) for each in found)
 
 
 def bind(address: Address, share_port: bool = False) -> socket.socket:
@@ -60,7 +132,7 @@ def listen(sock: socket.socket, has_secret: bool, insecure: bool) -> Address:
     """Start listening on a bound socket; refused on an open address without a secret."""
     host, port = sock.getsockname()[:2]
     address = Address(host, port)
-    if not (has_secret or insecure or ipaddress.ip_address(host.partition("%")[0]).is_loopback):
+    if not (has_secret or insecure or _is_loopback(host)):
         raise AuthenticationError(
             f"refused to listen at {address} without a secret, since whoever reaches it could run programs: set "
             "STRATAGEM_SECRET (or STRATAGEM_SECRET_FILE, or give secret=), listen on 127.0.0.1, or allow it with "

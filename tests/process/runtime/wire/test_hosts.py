@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from drills.far_side import SECRET, FarSide
 from hosts import Host, simulated_hosts
 from process.runtime.wire.certificates import Authority
+from stratagem.cluster import Address
 from stratagem.errors import AuthenticationError, DeadlineExceeded, TaskLost, TaskUnreachable
 from stratagem.runtime.wire import TLS, Credentials, Peer
+from stratagem.runtime.wire.addresses import listening_address
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,19 @@ def test_between_hosts_tcp_and_within_one_shared_memory(hosts: list[Host], far: 
             return peer.transport
 
     assert [host.run(transport) for host in hosts] == ["shared memory", "tcp", "tcp", "tcp"]
+
+
+def test_a_task_listens_on_the_network_of_its_address_only(hosts: list[Host]) -> None:
+    here, there = hosts[:2]
+
+    def listens_at(own: str) -> str:
+        return listening_address(Address(own, 2222), [own, there.address]).host
+
+    assert here.run(partial(listens_at, here.address)) == here.address
+    assert here.run(partial(listens_at, there.address)) == "0.0.0.0"
+    assert (
+        here.run(partial(listens_at, "127.1.1")) == "0.0.0.0"
+    )  # as Debian has a host's own name mean 127.0.1.1
 
 
 def test_a_stranger_on_another_host(hosts: list[Host], far: FarSide) -> None:
