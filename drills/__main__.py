@@ -10,6 +10,7 @@ from drills import (
     checkpoints,
     corrupt,
     cut,
+    ends,
     fill,
     launcher,
     multi_worker,
@@ -31,6 +32,7 @@ DRILLS: dict[str, Callable[[int, int], Iterable[Outcome]]] = {
     "fill": fill.drills,
     "corrupt": corrupt.drills,
     "checkpoints": checkpoints.drills,
+    "ends": ends.drills,
 }
 
 

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from drills.processes import Marked, is_stopped, until
 from stratagem import environment
@@ -12,7 +12,7 @@ from stratagem.launch.task import TaskName
 
 
 class ServedCluster:
-    """Servers on this machine, each a process of its own.
+    """Servers on this machine, each a process of its own; other commands take the place of those of some jobs.
 
     Example:
         with ServedCluster({"ps": 2, "worker": 1}) as cluster:
@@ -23,7 +23,10 @@ class ServedCluster:
 
     secret = "the secret of a drill"
 
-    def __init__(self, counts: Mapping[str, int], **environ: str) -> None:
+    def __init__(
+        self, counts: Mapping[str, int], commands: Mapping[str, Sequence[str]] | None = None, **environ: str
+    ) -> None:
+        self._commands = commands or {}
         self._environ = environ
         self._ports = {
             TaskName(job, index): ReservedPort() for job, count in counts.items() for index in range(count)
@@ -65,7 +68,7 @@ class ServedCluster:
         sock = self._ports[task].socket_for_task()
         addresses = {other: port.address for other, port in self._ports.items()}
         self._running[task] = Marked(
-            SERVE,
+            self._commands.get(job, SERVE),
             environ={
                 "TF_CONFIG": tf_config(task, addresses),
                 environment.SECRET: self.secret,

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from stratagem.runtime.daemon_work import DAEMON_WORK
+
 _PATIENCE = 1.0
 
 
@@ -51,7 +53,7 @@ class Prefetched:
 
     def _read(self, stream: Iterator[Any]) -> None:
         try:
-            for element in stream:
+            for element in _at_work(stream):
                 with self._changed:
                     self._changed.wait_for(lambda: len(self._waiting) < self._ahead or self._is_closed)
                     if self._is_closed:
@@ -66,3 +68,14 @@ class Prefetched:
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()
+
+
+def _at_work(stream: Iterator[Any]) -> Iterator[Any]:
+    """The same, as work of a daemon thread: whoever makes the elements may do so with JAX."""
+    while True:
+        with DAEMON_WORK:
+            try:
+                element = next(stream)
+            except StopIteration:
+                return
+        yield element

@@ -1,18 +1,21 @@
 """`stratagem serve`: a server for one task, which holds variables and runs what others ship to it."""
 
+import logging
+import os
 import signal
 import sys
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from stratagem.cluster import resolve_cluster
 from stratagem.errors import LaunchError
-from stratagem.launch.task import EXIT_TERMINATED
+from stratagem.launch.task import EXIT_INTERRUPTED, EXIT_TERMINATED
+from stratagem.runtime.daemon_work import DAEMON_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +77,8 @@ def serve(
             "or set TF_CONFIG"
         )
     _check_importable(allowed)
-    signal.signal(signal.SIGTERM, _leave)
+    # Not 0: who did not ask for it should know that the job was not done.
+    signal.signal(signal.SIGTERM, lambda *_: _leave(EXIT_TERMINATED))
 
     from stratagem.devices import compute_in_calling_thread, share_host
     from stratagem.runtime import Server  # starts JAX: only now is it known that there is something to serve
@@ -82,17 +86,25 @@ def serve(
     share_host(config)
     compute_in_calling_thread()
     secret = secret_file.read_bytes().strip() if secret_file is not None else None
-    with Server(
-        config.cluster,
-        config.job_name,
-        config.task_index,
-        secret=secret,
-        insecure=insecure,
-        services=[] if config.job_name == "ps" else [_dataset_service(allowed)],
-    ) as server:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if server.is_done else EXIT_TERMINATED))
-        click.echo(f"{server.task} serves at {server.target}")
-        server.join()
+    try:
+        with Server(
+            config.cluster,
+            config.job_name,
+            config.task_index,
+            secret=secret,
+            insecure=insecure,
+            services=[] if config.job_name == "ps" else [_dataset_service(allowed)],
+        ) as server:
+            signal.signal(signal.SIGTERM, lambda *_: _leave(0 if server.is_done else EXIT_TERMINATED))
+            click.echo(f"{server.task} serves at {server.target}")
+            server.join()
+    except SystemExit as end:
+        _settle(int(end.code or 0))
+        raise
+    except KeyboardInterrupt:
+        _settle(EXIT_INTERRUPTED)
+        raise
+    _settle(0)
 
 
 def _dataset_service(allowed: tuple[str, ...]) -> "Callable[[Server], object]":
@@ -113,5 +125,17 @@ def _check_importable(modules: tuple[str, ...]) -> None:
             )
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(EXIT_TERMINATED)  # not 0: who did not ask for it should know that the job was not done
+def _leave(code: int) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not keep the server from closing
+    sys.exit(code)
+
+
+def _settle(code: int) -> None:
+    """End this process here if a program still runs, which cannot be interrupted, nor Python be taken down under it."""
+    if DAEMON_WORK.settle():
+        return
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

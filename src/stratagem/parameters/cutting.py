@@ -10,6 +10,7 @@ from stratagem.errors import DeadlineExceeded
 from stratagem.keep import Cuts, ShardRecord, write_shard
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.store import Array
+from stratagem.runtime.daemon_work import DAEMON_WORK
 
 KEPT_CUTS = 2
 """How many cuts stay: if the newest cannot be read, the one before it is used."""
@@ -83,11 +84,12 @@ class CutWriter:
 
     def _write_all(self) -> None:
         while (order := self._waiting.get()) is not None:
-            try:
-                order.future.set_result(self._write(order.step, order.values))
-            except BaseException as error:  # noqa: BLE001  told to whoever waits for it
-                order.future.set_exception(error)
-            del order
+            with DAEMON_WORK:
+                try:
+                    order.future.set_result(self._write(order.step, order.values))
+                except BaseException as error:  # noqa: BLE001  told to whoever waits for it
+                    order.future.set_exception(error)
+                del order
 
     def _write(self, step: int, values: Sequence[Array]) -> ShardRecord:
         arrays: Mapping[str, Any] = {

@@ -20,6 +20,7 @@ from stratagem.parameters.part import ModelPart
 from stratagem.parameters.protocol import OK, OVER, PENDING, STATE
 from stratagem.parameters.pushes import Pushes, rolled_back, waits_until
 from stratagem.parameters.store import Store
+from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import Caller, Handler, Reply, Request
 
@@ -351,8 +352,9 @@ class ParameterService:
             self._news.wait(_TICK_SECONDS)
             self._news.clear()
             try:
-                for pushes in list(self._pushes.values()):
-                    pushes.look()
+                with DAEMON_WORK:
+                    for pushes in list(self._pushes.values()):
+                        pushes.look()
                 if time.monotonic() >= following:
                     following = time.monotonic() + _TICK_SECONDS
                     for leader in list(self._leaders.values()):

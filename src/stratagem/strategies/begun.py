@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from stratagem.runtime.daemon_work import DAEMON_WORK
+
 T = TypeVar("T")
 
 
@@ -39,12 +41,13 @@ class Begun(Generic[T]):
         return self._result  # type: ignore[return-value]
 
     def _run(self) -> None:
-        try:
-            self._result = self._call(*self._args)
-        except BaseException as error:  # noqa: BLE001  raised again where the result is asked for
-            self._error = error
-        finally:
-            self._args = ()  # a batch, perhaps
+        with DAEMON_WORK:
+            try:
+                self._result = self._call(*self._args)
+            except BaseException as error:  # noqa: BLE001  raised again where the result is asked for
+                self._error = error
+            finally:
+                self._args = ()  # a batch, perhaps
 
 
 def all_of(calls: list[Begun[T]]) -> list[T]:

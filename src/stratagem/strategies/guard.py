@@ -1,6 +1,5 @@
 """Calls into XLA that wait for other workers, given up as soon as the group has lost one of them."""
 
-import atexit
 import queue
 import threading
 from collections.abc import Callable
@@ -9,13 +8,12 @@ from typing import Any, Final, TypeVar
 
 from stratagem.collectives import Group
 from stratagem.errors import RemoteError, StratagemError
+from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.wire.failures import first_line
 
 T = TypeVar("T")
 _LOOK_SECONDS: Final = 0.2
 """Between two looks at whether the group is still whole, while XLA is busy."""
-_PARTING_SECONDS: Final = 2.0
-"""That the end of the process waits for a call that was given up."""
 
 
 class Guard:
@@ -33,11 +31,6 @@ class Guard:
         self._group = group
         self._timeout = timeout
         self._asked: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
-        self._is_idle = threading.Event()
-        self._is_idle.set()
-        # A call that was given up mostly fails a moment later: were it to come back to Python just when that ends,
-        # the process would be aborted.
-        atexit.register(self._is_idle.wait, _PARTING_SECONDS)
         threading.Thread(target=self._work, name="stratagem-xla", daemon=True).start()
 
     def run(self, call: Callable[[], T]) -> T:
@@ -48,7 +41,6 @@ class Guard:
             RemoteError: XLA failed, for all that is known without a worker being lost.
         """
         future: Future[T] = Future()
-        self._is_idle.clear()
         self._asked.put((call, future))
         while not wait([future], _LOOK_SECONDS).done:
             self._group.check()
@@ -66,10 +58,9 @@ class Guard:
     def _work(self) -> None:
         while True:
             call, future = self._asked.get()
-            try:
-                future.set_result(call())
-            except Exception as error:  # noqa: BLE001  raised again by the thread that asked
-                future.set_exception(error)
-            if self._asked.empty():
-                self._is_idle.set()
-            del call, future  # or what they hold would live until the next ones come
+            with DAEMON_WORK:  # a call that was given up mostly fails a moment later
+                try:
+                    future.set_result(call())
+                except Exception as error:  # noqa: BLE001  raised again by the thread that asked
+                    future.set_exception(error)
+                del call, future  # or what they hold would live until the next ones come

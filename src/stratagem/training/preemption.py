@@ -110,16 +110,19 @@ def preemption(
     preempted.begin()
     is_lost = False
     try:
-        yield preempted
-    except WorkerLost:
-        is_lost = preempted.was_asked and not decides()
-        if not is_lost:
-            raise
+        try:
+            yield preempted
+        except WorkerLost:
+            is_lost = preempted.was_asked and not decides()
+            if not is_lost:
+                raise
+        finally:
+            preempted.end()
+        # Who goes by the chief, and came to the end of the training with it, is done; what comes next may need both.
+        if is_lost or preempted:
+            preempted.tell()
+            finish()
+            sys.exit(EXIT_CODE)
     finally:
-        preempted.end()
+        # Not before: Slurm sends a second signal to all that are left when the first has gone.
         signal.signal(signal.SIGTERM, before)
-    # Who goes by the chief, and came to the end of the training with it, is done; what comes next may need both.
-    if is_lost or preempted:
-        preempted.tell()
-        finish()
-        sys.exit(EXIT_CODE)

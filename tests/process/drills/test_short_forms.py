@@ -6,7 +6,7 @@ cut for long.
 
 import pytest
 
-from drills import corrupt, cut, fill, multi_worker, slow
+from drills import corrupt, cut, ends, fill, multi_worker, slow
 from drills.nursery import Nursery
 from drills.table import Outcome
 
@@ -39,3 +39,7 @@ def test_a_disk_that_gets_full() -> None:
 
 def test_a_worker_of_a_group_is_killed(nursery: Nursery) -> None:
     assert problems(multi_worker.drills(rounds=2, seed=5, nursery=nursery)) == []
+
+
+def test_servers_are_asked_to_end_under_load() -> None:
+    assert problems(ends.drills(rounds=1, seed=6)) == []

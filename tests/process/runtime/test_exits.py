@@ -103,3 +103,64 @@ def test_importing_changes_nothing() -> None:
         [sys.executable, "-c", body + check + counted], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+COMPUTES = """
+import threading, time
+import jax
+from stratagem.runtime.daemon_work import DAEMON_WORK
+
+double = jax.jit(lambda x: x + x)
+is_under_way = threading.Event()
+
+def compute():
+    while True:
+        with DAEMON_WORK:
+            double(1.0).block_until_ready()
+            is_under_way.set()
+
+class Slow:  # the interpreter takes a while to be taken down
+    def __del__(self, sleep=time.sleep):
+        sleep(0.5)
+
+slow = Slow()
+for _ in range(2):
+    threading.Thread(target=compute, daemon=True).start()
+is_under_way.wait()
+"""
+
+
+@pytest.mark.parametrize(("end", "expected"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
+def test_threads_that_compute_do_not_abort_the_process_at_its_end(end: str, expected: int) -> None:
+    words = [sys.executable, "-c", COMPUTES + end]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == expected, done.stderr
+    assert "terminate called" not in done.stderr
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
+    words = [sys.executable, "-c", FORKS]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "settled True\n"), done.stderr
+
+
+FORKS = """
+import os, sys, threading
+from stratagem.runtime.daemon_work import DAEMON_WORK
+
+is_under_way = threading.Event()
+
+def stay():
+    with DAEMON_WORK:
+        is_under_way.set()
+        threading.Event().wait()
+
+threading.Thread(target=stay, daemon=True).start()
+is_under_way.wait()
+child = os.fork()
+if child == 0:
+    print("settled", DAEMON_WORK.settle(0), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+os._exit(0)
+"""

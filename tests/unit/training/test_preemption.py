@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from types import FrameType
 
 import pytest
 
@@ -50,6 +51,26 @@ def test_the_chief_stops_when_another_was_asked() -> None:
         assert preempted
     assert (ended.value.code, finished) == (143, ["all"])
     assert others.times_told == 0, "they know"
+
+
+def test_what_is_being_written_is_finished_though_a_second_signal_comes() -> None:
+    def refuse(number: int, frame: FrameType | None) -> None:
+        pytest.fail("the signal came to whoever listened before")
+
+    finished = list[str]()
+
+    def finish() -> None:
+        ask()
+        finished.append("all")
+
+    before = signal.signal(signal.SIGTERM, refuse)
+    try:
+        with pytest.raises(SystemExit) as ended, preemption(chief, finish):
+            ask()
+        assert signal.getsignal(signal.SIGTERM) is refuse
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (ended.value.code, finished) == (143, ["all"])
 
 
 def test_a_worker_tells_the_others_and_goes_on_until_they_have_gone() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratagem.errors import AuthenticationError, DeadlineExceeded, ProtocolError, RemoteError, TaskLost
+from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.wire.calls import FAILED, LATER, OK, Caller, Handler, Keep, Reply, Request
 from stratagem.runtime.wire.channels import Channel, Message, in_place
 from stratagem.runtime.wire.counters import Counters
@@ -147,7 +148,8 @@ class _Line:
         if problem is not None:
             self._refuse(problem)
             return is_in_turn and channel.is_intact
-        return self._handled(message)
+        with DAEMON_WORK:
+            return self._handled(message)
 
     def _refuse(self, error: RemoteError) -> None:
         caller = self._caller

@@ -23,6 +23,7 @@ from stratagem.errors import (
     TaskUnreachable,
 )
 from stratagem.runtime import RemoteFunction, RemoteVariable, Session
+from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.losses import is_lost
 from stratagem.runtime.peers import task_name
 from stratagem.strategies import ParameterServerStrategy
@@ -274,7 +275,9 @@ class ClusterCoordinator:
             with self._changed:
                 self._carry_out(self._dispatch.arrived(worker))
             while (number := self._next_order(worker)) is not None:
-                if not self._run(worker, number):
+                with DAEMON_WORK:
+                    is_there = self._run(worker, number)
+                if not is_there:
                     break  # the worker is lost: wait until it comes back
 
     def _has_come(self, worker: str) -> bool:
