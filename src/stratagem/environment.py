@@ -7,7 +7,6 @@ can pass their own; `None` means this process's environment.
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 RUN_ID = "STRATAGEM_RUN"
 """Names the run; every process that `stratagem run` starts carries it."""
@@ -68,16 +67,13 @@ def no_colour(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def secret(environ: Mapping[str, str] | None = None) -> str | None:
-    """The cluster's secret, from the variable or else from the file; `None` if neither is set.
+    """The cluster's secret, if a variable holds it."""
+    return current(environ).get(SECRET)
 
-    Raises:
-        OSError: The file cannot be read.
-    """
-    value = current(environ).get(SECRET)
-    if value is not None:
-        return value
-    path = current(environ).get(SECRET_FILE)
-    return None if path is None else Path(path).read_text().strip()
+
+def secret_file(environ: Mapping[str, str] | None = None) -> str | None:
+    """The file with the cluster's secret, if a variable names it."""
+    return current(environ).get(SECRET_FILE)
 
 
 def has_secret(environ: Mapping[str, str] | None = None) -> bool:

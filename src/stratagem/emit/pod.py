@@ -15,6 +15,9 @@ from stratagem.errors import LaunchError
 
 _SECRET_KEY = "secret"
 _SECRET_DIRECTORY = "/run/stratagem"
+_SECRET_MODE = 0o440
+_GROUP = 2222
+"""Of all containers of the job, so that whichever user an image has can read the secret, and no other group."""
 _LARGEST_SCRIPT = 200_000  # `kubectl apply` keeps a copy of each object in an annotation, which holds 256 KiB
 _CONFIG_KEY = re.compile(r"[-.\w]{1,253}", re.ASCII)
 _CLAIM = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
@@ -101,7 +104,9 @@ class Pods:
             port: How its port is called.
             identity: Variables that tell a task which one it is, before all others.
         """
-        volumes: list[Plain] = [{"name": "secret", "secret": {"secretName": self.secret}}]
+        volumes: list[Plain] = [
+            {"name": "secret", "secret": {"secretName": self.secret, "defaultMode": _SECRET_MODE}}
+        ]
         mounts: list[Plain] = [{"name": "secret", "mountPath": _SECRET_DIRECTORY, "readOnly": True}]
         variables = {
             SECRET_FILE: f"{_SECRET_DIRECTORY}/{_SECRET_KEY}",
@@ -133,6 +138,7 @@ class Pods:
             "terminationGracePeriodSeconds": self.job.grace_seconds,
             # The first process of a namespace would not hear SIGTERM: so a task is not the first.
             "shareProcessNamespace": True,
+            "securityContext": {"fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"},
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "containers": [main],

@@ -82,10 +82,11 @@ def serve(
 
     from stratagem.devices import compute_in_calling_thread, share_host
     from stratagem.runtime import Server  # starts JAX: only now is it known that there is something to serve
+    from stratagem.runtime.wire.secret_file import read_secret
 
     share_host(config)
     compute_in_calling_thread()
-    secret = secret_file.read_bytes().strip() if secret_file is not None else None
+    secret = read_secret(secret_file, "--secret-file") if secret_file is not None else None
     try:
         with Server(
             config.cluster,

@@ -30,10 +30,11 @@ _POD = {
             "resources": {"limits!": {"nvidia.com/gpu!": int}},
         }
     ],
+    "securityContext!": {"fsGroup!": int, "fsGroupChangePolicy!": {"OnRootMismatch", "Always"}},
     "volumes!": [
         {
             "name!": str,
-            "secret": {"secretName!": str},
+            "secret": {"secretName!": str, "defaultMode!": int},
             "configMap": {"name!": str, "defaultMode": int},
             "persistentVolumeClaim": {"claimName!": str},
         }

@@ -142,7 +142,10 @@ def test_secret_is_only_referred_to(render: Callable[[Pods], str]) -> None:
         assert environ["STRATAGEM_SECRET_FILE"] == "/run/stratagem/secret"
         assert "STRATAGEM_SECRET" not in environ
         assert {"name": "secret", "mountPath": "/run/stratagem", "readOnly": True} in main["volumeMounts"]
-        assert {"name": "secret", "secret": {"secretName": "train-secret"}} in pod["spec"]["volumes"]
+        (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "secret"]
+        # Whichever user the image has reads it as a member of the volumes' group, and others cannot.
+        assert volume["secret"] == {"secretName": "train-secret", "defaultMode": 0o440}
+        assert pod["spec"]["securityContext"]["fsGroup"] > 0
 
 
 @pytest.mark.parametrize("render", RENDERERS)

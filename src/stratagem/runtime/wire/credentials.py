@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stratagem.environment import SECRET_FILE, TLS_CA, TLS_CERT, TLS_KEY, secret, tls_files
+from stratagem.environment import SECRET_FILE, TLS_CA, TLS_CERT, TLS_KEY, secret, secret_file, tls_files
 from stratagem.errors import AuthenticationError
+from stratagem.runtime.wire.secret_file import read_secret
 from stratagem.runtime.wire.tls import TLS
 
 HOW_TO_SHARE = (
@@ -47,10 +48,10 @@ class Credentials:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Credentials":
         """What STRATAGEM_SECRET (or _SECRET_FILE) and STRATAGEM_TLS_CA, _CERT and _KEY say."""
-        try:
-            found = secret(environ)
-        except OSError as error:
-            raise AuthenticationError(f"cannot read the secret's file ({SECRET_FILE}): {error}") from error
+        found: bytes | str | None = secret(environ)
+        path = secret_file(environ)
+        if found is None and path is not None:
+            found = read_secret(path, SECRET_FILE)
         ca, cert, key = tls_files(environ)
         if ca is None and (cert or key):
             raise AuthenticationError(f"{TLS_CERT} or {TLS_KEY} is set without {TLS_CA}")

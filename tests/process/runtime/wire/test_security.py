@@ -1,7 +1,10 @@
 """Who does not belong is kept out, is told why, and cannot stand in the way of those who do."""
 
 import os
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -428,3 +431,37 @@ def test_one_in_the_middle_with_a_certificate_of_its_own_is_found_out(
         pytest.raises(AuthenticationError, match="another secret"),
     ):
         peer.call("who")
+
+
+MOUNTED = """
+import logging, os, subprocess, sys
+from stratagem.runtime.wire.secret_file import read_secret
+
+place = sys.argv[1]
+mount = ["mount", "-t", "tmpfs", "-o"]
+if subprocess.run([*mount, "mode=755", "tmpfs", place]).returncode:
+    sys.exit("cannot mount")
+path = os.path.join(place, "secret")
+with open(path, "w") as file:
+    file.write("pepper")
+for mode in (0o440, 0o644):
+    subprocess.run(["mount", "-o", "remount,rw", place], check=True)
+    os.chmod(path, mode)
+    subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+    print(oct(mode), read_secret(path, "STRATAGEM_SECRET_FILE"), flush=True)
+"""
+
+
+def test_a_secret_that_is_mounted_for_a_container(tmp_path: Path) -> None:
+    """As by Kubernetes: there its mode is not the user's, and 0644 by default."""
+    words = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-c", MOUNTED, str(tmp_path)]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*words[:4], "true"], capture_output=True).returncode
+    ):
+        pytest.skip("this machine has no namespaces for users and mounts")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    if "cannot mount" in done.stderr:
+        pytest.skip("this machine does not let namespaces of users mount anything")
+    assert done.stdout.splitlines() == ["0o440 b'pepper'", "0o644 b'pepper'"], done.stderr
+    assert done.stderr.count("is open to every user here: its mode is 0644") == 1

@@ -2,6 +2,8 @@
 
 import logging
 import math
+import os
+import pwd
 import socket
 import threading
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from stratagem.runtime.wire.deadlines import FOREVER, Deadline, Stall
 from stratagem.runtime.wire.failures import describe_failure, rebuild_failure
 from stratagem.runtime.wire.guests import Guests
 from stratagem.runtime.wire.rationed import RationedLog
+from stratagem.runtime.wire.secret_file import read_secret
 from stratagem.runtime.wire.streams import Stream
 
 
@@ -48,6 +51,7 @@ def test_a_deadline_runs_out() -> None:
 def test_credentials_come_from_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("  from a file\n")
+    file.chmod(0o600)
     assert Credentials.from_environment({}) == Credentials()
     assert Credentials.from_environment({"STRATAGEM_SECRET": "s"}).key == b"s"
     assert Credentials.from_environment({"STRATAGEM_SECRET_FILE": str(file)}).key == b"from a file"
@@ -61,6 +65,29 @@ def test_credentials_come_from_the_environment(tmp_path: Path) -> None:
     ):
         with pytest.raises(AuthenticationError):
             Credentials.from_environment(environ)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "secret"
+    file.write_text("pepper\n")
+    file.chmod(mode)
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    wanted = rf"{file} \(STRATAGEM_SECRET_FILE\).*mode is {mode:04o}, its owner {owner}.*chmod 600 {file}"
+    with pytest.raises(AuthenticationError, match=wanted) as refused:
+        Credentials.from_environment({"STRATAGEM_SECRET_FILE": str(file)})
+    assert "pepper" not in str(refused.value)
+    file.chmod(0o400)
+    assert Credentials.from_environment({"STRATAGEM_SECRET_FILE": str(file)}).key == b"pepper"
+
+
+def test_a_secret_may_come_through_a_pipe() -> None:
+    reading, writing = os.pipe()
+    os.fchmod(reading, 0o644)
+    os.write(writing, b"pepper\n")
+    os.close(writing)
+    assert read_secret(f"/dev/fd/{reading}", "--secret-file") == b"pepper"
+    os.close(reading)
 
 
 def test_a_secret_is_never_shown() -> None:
