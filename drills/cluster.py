@@ -24,7 +24,11 @@ class ServedCluster:
     secret = "the secret of a drill"
 
     def __init__(
-        self, counts: Mapping[str, int], commands: Mapping[str, Sequence[str]] | None = None, **environ: str
+        self,
+        counts: Mapping[str, int],
+        commands: Mapping[str, Sequence[str]] | None = None,
+        /,
+        **environ: str,
     ) -> None:
         self._commands = commands or {}
         self._environ = environ

@@ -30,7 +30,7 @@ def drill(random: Random) -> None:
         training = (sys.executable, str(counted.TASK), random.choice(RULES), place, random.choice(ROWS))
         with ServedCluster(
             {"ps": SERVERS, "worker": WORKERS},
-            commands={"worker": training},
+            {"worker": training},
             PYTHONPATH=str(counted.TASK.parent.parent),
         ) as cluster:
             if random.random() < 0.2:  # while the first programs are compiled
