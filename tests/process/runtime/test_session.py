@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -333,6 +334,29 @@ def test_tasks_at_two_addresses_of_one_host_may_have_one_port(monkeypatch: pytes
         monkeypatch.setenv("STRATAGEM_LISTEN_HOST", "127.0.0.1")
         with sg.Server(cluster, "worker", 0):
             socket.create_connection(("127.0.0.1", port), 5).close()
+
+
+def test_a_server_ends_although_a_program_runs_for_ever() -> None:
+    def forever(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda value: value >= 0, lambda value: value * 0.5 + 1, x)
+
+    with ServedCluster({"worker": 1}) as served, ThreadPoolExecutor(1) as threads:
+        server = served.process("worker", 0)
+        with sg.Session(served.target("worker", 0), secret=served.secret) as session:
+            idle = processor_ticks(server.pid)
+            run = threads.submit(session.run, forever, 1.0)
+            until("the program to run", lambda: run.done() or processor_ticks(server.pid) > idle + 100)
+            server.process.send_signal(signal.SIGTERM)
+            code, _, err = server.finish(60)
+            assert (code, err) == (143, "")
+            with pytest.raises(sg.TaskLost):
+                run.result(60)
+
+
+def processor_ticks(pid: int) -> int:
+    """Hundredths of a second for which a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def test_job_is_done_when_every_worker_has_finished() -> None:
