@@ -12,6 +12,8 @@ RUN_ID = "STRATAGEM_RUN"
 """Names the run; every process that `stratagem run` starts carries it."""
 GENERATION = "STRATAGEM_GENERATION"
 """How often this task has been restarted: 0 at first."""
+GRACE = "STRATAGEM_GRACE"
+"""Seconds that SIGTERM leaves all tasks at once: a server goes on serving for workers that save meanwhile."""
 LISTEN_FD = "STRATAGEM_LISTEN_FD"
 """Descriptor of the bound socket that the launcher handed to this task."""
 LISTEN_HOST = "STRATAGEM_LISTEN_HOST"
@@ -48,6 +50,11 @@ def run_id(environ: Mapping[str, str] | None = None) -> str | None:
 def generation(environ: Mapping[str, str] | None = None) -> int:
     """How often this task has been restarted; 0 outside `stratagem run`."""
     return int(current(environ).get(GENERATION, "0"))
+
+
+def grace(environ: Mapping[str, str] | None = None) -> float:
+    """How many seconds after SIGTERM whoever started this task ends it; 0 if that is not known."""
+    return float(current(environ).get(GRACE, "0"))
 
 
 def listen_fd(environ: Mapping[str, str] | None = None) -> int | None:

@@ -55,6 +55,7 @@ def _service(
         "TF_CONFIG": tf_config(cluster, name, index),
         SECRET_FILE: f"/run/secrets/{_SECRET}",
         **job.shape.environment(name),
+        **job.grace_environment(name),
     }
     if job.keeps_snapshots:
         variables[SNAPSHOT_DIR] = placing.SNAPSHOT_DIRECTORY

@@ -5,7 +5,9 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from stratagem.cluster.roles import PS
 from stratagem.emit.shape import ClusterShape
+from stratagem.environment import GRACE
 from stratagem.errors import LaunchError
 
 DEFAULT_GRACE = 30.0
@@ -65,6 +67,10 @@ class Job:
     def keeps_snapshots(self) -> bool:
         """Whether servers may be started again, and so need something to come back to."""
         return self.shape.ps > 0 and self.max_restarts > 0
+
+    def grace_environment(self, job: str) -> dict[str, str]:
+        """What tells a task of a job how long it may go on after SIGTERM: servers, which workers need until they have saved."""
+        return {GRACE: str(self.grace_seconds)} if job == PS and self.grace_seconds else {}
 
     def command(self, python: str = "python") -> tuple[str, ...]:
         """What runs the script: Python for `.py` files, the file itself otherwise."""

@@ -111,6 +111,7 @@ class Pods:
         variables = {
             SECRET_FILE: f"{_SECRET_DIRECTORY}/{_SECRET_KEY}",
             **self.job.shape.environment(name),
+            **self.job.grace_environment(name),
         }
         if self.code is not None and not serves:
             script: dict[str, Plain] = {"name": f"{self.job.name}-script"}

@@ -4,6 +4,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 
+from stratagem.cluster.roles import PS
 from stratagem.emit import placing
 from stratagem.emit.comments import commands, comment
 from stratagem.emit.job import Job
@@ -63,6 +64,7 @@ def slurm_script(job: Job, resources: Resources | None = None) -> str:
         _header(job, wanted),
         _secret(job, resources),
         *([_snapshots(job)] if job.keeps_snapshots else []),
+        *([_grace(job)] if job.shape.ps and job.grace_seconds else []),
         _run(job, wanted),
     ]
     return "\n".join(parts)
@@ -105,6 +107,13 @@ def _snapshots(job: Job) -> str:
     return f"""\
 # Where the parameter servers keep what they come back to.
 export {SNAPSHOT_DIR}="$PWD/{job.name}-$SLURM_JOB_ID.snapshots"
+"""
+
+
+def _grace(job: Job) -> str:
+    return f"""\
+# Slurm asks all tasks to end at once: servers go on for so long, while workers save what is there.
+{"".join(f"export {name}={value}" for name, value in job.grace_environment(PS).items())}
 """
 
 

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from stratagem import environment
 from stratagem.cluster import resolve_cluster
 from stratagem.errors import LaunchError
 from stratagem.launch.task import EXIT_INTERRUPTED, EXIT_TERMINATED
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
     from stratagem.runtime import Server
 
+_LOOK_SECONDS, _LOOKS = 0.25, 4
+"""Between two looks at whether workers are connected; how many must find none, since a connection may be made anew."""
+_LAST_SECONDS = 3.0
+"""Of the grace, for the server's own end."""
 _EXAMPLE = """\b
 Example:
   stratagem serve --job_name ps --task_index 0 --ps_hosts 127.0.0.1:2222 --worker_hosts 127.0.0.1:2223"""
@@ -98,7 +104,12 @@ def serve(
         ) as server:
             signal.signal(signal.SIGTERM, lambda *_: _leave(0 if server.is_done else EXIT_TERMINATED))
             click.echo(f"{server.task} serves at {server.target}")
-            server.join()
+            try:
+                server.join()
+            except SystemExit:
+                if config.job_name == "ps":
+                    _let_workers_save(server)
+                sys.exit(0 if server.is_done else EXIT_TERMINATED)
     except SystemExit as end:
         _settle(int(end.code or 0))
         raise
@@ -129,6 +140,14 @@ def _check_importable(modules: tuple[str, ...]) -> None:
 def _leave(code: int) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not keep the server from closing
     sys.exit(code)
+
+
+def _let_workers_save(server: "Server") -> None:
+    """Serve on as long as workers are connected: all were asked to end at once, and the values that they save are here."""
+    end = time.monotonic() + environment.grace() - _LAST_SECONDS
+    looks_without = 0
+    while looks_without < _LOOKS and time.monotonic() < end and not server.join(_LOOK_SECONDS):
+        looks_without = 0 if server.has_workers else looks_without + 1
 
 
 def _settle(code: int) -> None:

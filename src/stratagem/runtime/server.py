@@ -182,6 +182,11 @@ class Server:
         """Whether the job is done: every worker has finished, or was given up."""
         return self._roster.is_done
 
+    @property
+    def has_workers(self) -> bool:
+        """Whether a worker is connected to this task."""
+        return any(_works(name) for name in self._listener.callers())
+
     # Who was asked to end.
 
     @property

@@ -22,6 +22,7 @@ from drills.cluster import ServedCluster
 from drills.processes import Marked, launcher, until
 from process.conftest import ScriptWriter
 from stratagem.launch.ports import ReservedPort
+from stratagem.runtime.wire import Credentials, Peer
 
 PRELUDE = "import stratagem as sg\n"
 
@@ -499,6 +500,25 @@ def test_serve_ends_on_signals(number: signal.Signals, code: int) -> None:
             os.kill(running.pid, number)
             assert running.process.wait(30) == code
         running.gone(10)
+
+
+def test_a_server_that_was_asked_to_end_with_all_others_serves_until_workers_have_saved() -> None:
+    with ServedCluster({"ps": 1}, STRATAGEM_GRACE="600") as own:
+        running = own.process("ps", 0)
+        worker = Peer(own.target("ps", 0), credentials=Credentials(own.secret), caller="/job:worker/task:0")
+        with worker:
+            worker.call("ping", timeout=30)
+            os.kill(running.pid, signal.SIGTERM)
+            until("the server to have heard it", lambda: ignores(running.pid, signal.SIGTERM))
+            os.kill(running.pid, signal.SIGTERM)
+            worker.call("ping", timeout=30)
+        assert running.finish(30)[0] == 143
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    """Whether a process ignores a signal."""
+    (mask,) = re.findall(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def test_kill_of_a_server_leaves_nothing() -> None:

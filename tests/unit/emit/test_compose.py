@@ -80,6 +80,10 @@ def test_restarts_grace_and_snapshots() -> None:
     once = parsed(compose_file(Job(ClusterShape(), "train.py", grace=2.5)))
     assert {service["restart"] for service in once["services"].values()} == {"no"}
     assert {service["stop_grace_period"] for service in once["services"].values()} == {"3s"}
+    graces = {name: each["environment"].get("STRATAGEM_GRACE") for name, each in once["services"].items()}
+    assert {name for name, seconds in graces.items() if seconds == "3"} == {
+        "ps-0"
+    }  # until workers have saved
     assert "volumes" not in once
     text = compose_file(Job(ClusterShape(2, 1), "train.py", max_restarts=4))
     again = parsed(text)

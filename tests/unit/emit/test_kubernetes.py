@@ -159,6 +159,7 @@ def test_grace_gpus_and_snapshots(render: Callable[[Pods], str]) -> None:
     for name, spec in pods.items():
         variables = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
         assert variables["STRATAGEM_SNAPSHOT_DIR"] == "/snapshots/train"
+        assert variables.get("STRATAGEM_GRACE") == ("8" if name == "ps" else None)
         claims = [each["persistentVolumeClaim"] for each in spec["volumes"] if each["name"] == "snapshots"]
         assert claims == ([{"claimName": "cuts"}] if name == "ps" else [])
 

@@ -86,6 +86,13 @@ def test_secret_is_made_in_the_job_and_never_shown() -> None:
     assert "secret" not in " ".join(step(text))
 
 
+def test_servers_are_told_how_long_workers_have_to_save() -> None:
+    grace = "\nexport STRATAGEM_GRACE=3\n"
+    assert grace in slurm_script(Job(ClusterShape(), "train.py", grace=2.5))
+    assert grace not in slurm_script(Job(ClusterShape(0, 4), "train.py", grace=2.5))
+    assert "GRACE" not in slurm_script(Job(ClusterShape(), "train.py", grace=0))
+
+
 def test_snapshots_are_kept_where_servers_are_started_again() -> None:
     snapshots = "export STRATAGEM_SNAPSHOT_DIR="
     assert snapshots in slurm_script(Job(ClusterShape(), "train.py", max_restarts=1))

@@ -81,6 +81,7 @@ class Listener:
             log=RationedLog(),
         )
         self._guests = Guests(limits)
+        self._callers: dict[Stream, str] = {}
         self._thread: threading.Thread | None = None
         self._sockets = [where if isinstance(where, socket.socket) else bind(address_at(where))]
         try:
@@ -100,6 +101,10 @@ class Listener:
     def tell(self, **info: Any) -> None:
         """Add to what a caller is told when it connects: what is known only once the address is bound."""
         self._info = {**self._info, **info}
+
+    def callers(self) -> set[str]:
+        """The names of those who are connected."""
+        return set(self._callers.copy().values())
 
     def status(self) -> Snapshot:
         """What it has done so far."""
@@ -188,6 +193,7 @@ class Listener:
         try:
             name = self._authenticate(stream, channel, address)
             if name is not None:
+                self._callers[stream] = name
                 channel.shares_memory = stream.is_unix
                 caller = Caller(name, address, stream.far_process() if stream.is_unix else None)
                 keep = serve_calls(self._service, channel, caller)
@@ -197,6 +203,7 @@ class Listener:
             LOGGER.warning("the connection from %s is given up: %s", address, error)
         finally:
             self._guests.leave(stream)
+            self._callers.pop(stream, None)
             if keep is None:
                 channel.close()
         if keep is not None:
