@@ -6,6 +6,7 @@ A map, from the outside in:
     listener, guests, serving      the listening end: accepting, who is connected, answering calls
     calls, failures, counters      requests and replies, exceptions on their way back, what was done
     handshake, credentials, tls    who belongs: the secret, certificates, the protocol's version
+    secret_file                    the file that the secret is in, which is to be its owner's alone
     identity                       which task of which run is expected there
     channels                       messages over a stream, tensors inline or in shared memory
     frames, layouts                the form of a message, and how its tensors lie in it
