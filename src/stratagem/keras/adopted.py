@@ -15,7 +15,8 @@ from stratagem.keras.evaluation import Evaluation
 from stratagem.keras.pipelines import with_pipelines
 from stratagem.keras.residence import ORDER, Residence, ResidenceHere, Values
 from stratagem.keras.served import ResidenceOnServers
-from stratagem.keras.sums import added_up
+from stratagem.keras.sums import added_up, mean_logs
+from stratagem.keras.trainable import flattened, metric_results
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.feeds import Deal
 from stratagem.waist import Arrays
@@ -77,7 +78,7 @@ class AdoptedModel:
         with self._dealing(deal, self._is_summed_later):
             logs = self._safely(partial(type(model).train_on_batch, model, return_dict=True, **bound))
             if self._adds_up:
-                logs = {name: float(value) for name, value in self.get_metrics_result_or_logs(logs).items()}
+                logs = flattened(self.get_metrics_result_or_logs(logs))
         return logs if wants_dict else model._flatten_metrics_in_order(logs)
 
     @property
@@ -184,8 +185,17 @@ class AdoptedModel:
         if self._adds_up and self._measured_from is not None:
             measured = [variable.value for variable in model.metrics_variables]
             totals = added_up(self.strategy.workers, self._measured_from, measured)
-            for variable, total in zip(model.metrics_variables, totals, strict=True):
+            touched = set()
+            for variable, old, total in zip(
+                model.metrics_variables, self._measured_from, totals, strict=True
+            ):
                 variable.assign(total)
+                if not np.array_equal(old, total):
+                    touched.add(variable.path)
+            if self._evaluation is not None and self.strategy.feed.shares_evaluation:
+                logs = mean_logs(self.strategy.workers, self._evaluation.rows, logs)
+            results = metric_results(model, touched)
+            logs = {name: results.get(name, value) for name, value in logs.items()}
         if not logs and not self.strategy.feed.takes_turns:
             # Who had no rows has no logs either, but knows the metrics of all.
             return model.get_metrics_result()

@@ -23,6 +23,9 @@ class Evaluation:
         strategy: The strategy.
         model: The model, built.
         are_agreed: Whether all workers have the same values already.
+
+    Attributes:
+        rows: How many of the last batch's were this worker's to test.
     """
 
     def __init__(self, strategy: Strategy, model: Any, are_agreed: bool) -> None:
@@ -37,11 +40,13 @@ class Evaluation:
         self._known: tuple[Values, Values] | None = None
         self._original: Values = ()
         self._told: Any = {}
+        self.rows = 0
 
     def test(self, values: Values, part: Any) -> tuple[Any, Values]:
         """What `test_step` tells of this worker's part of a batch."""
         params, others, metrics = self._entered(values)
-        if not count_rows(part):
+        self.rows = count_rows(part)
+        if not self.rows:
             return self._told, self._left((params, others, metrics))
         self._told, state = self._test(params, [*others, *metrics], self._replicas.place(part))
         return self._told, self._left((params, state[: self._layers], state[self._layers :]))

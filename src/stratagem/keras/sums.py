@@ -1,6 +1,7 @@
 """Small arrays of all workers brought together in one exchange."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,6 +37,16 @@ def added_up(workers: Workers, before: Sequence[Any], after: Sequence[Any]) -> l
         (old + sum(each[place] - old for each in told)).astype(old.dtype)
         for place, old in enumerate(np.asarray(each) for each in before)
     ]
+
+
+def mean_logs(workers: Workers, rows: int, logs: Mapping[str, Any]) -> dict[str, Any]:
+    """The means over all workers' rows of what each tells of its own; who has none knows no names either."""
+    own = json.dumps([rows, {name: np.asarray(value).tolist() for name, value in logs.items()}])
+    told = [json.loads(each.tobytes()) for each in workers.gather(np.frombuffer(own.encode(), np.uint8))]
+    told = [each for each in told if each[0]]
+    total = sum(count for count, _ in told)
+    names = told[0][1] if told else ()
+    return {name: sum(count * np.asarray(each[name]) for count, each in told) / total for name in names}
 
 
 def _unpacked(packed: bytes, like: Sequence[Array]) -> list[Array]:

@@ -5,13 +5,14 @@ so that a strategy can do with them what it does. Models with a `train_step` of 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from keras.src.backend import StatelessScope
+from keras.src.utils.python_utils import pythonify_logs
 
 from stratagem.errors import StrategyError
 from stratagem.waist import Arrays, Kind, Metrics
@@ -78,7 +79,7 @@ class KerasTrainable:
             )
         pairs = zip(self._model.metrics_variables, metrics, measured, strict=True)
         self._touched = {variable.path for variable, old, new in pairs if old is not new}
-        logs = {name: jnp.asarray(value, jnp.float32) for name, value in logs.items()}
+        logs = {name: jnp.asarray(value, jnp.float32) for name, value in flattened(logs).items()}
         self.log_names = list(logs)
         loss = logs.get("loss", jnp.float32(jnp.nan))
         grads = [
@@ -90,19 +91,14 @@ class KerasTrainable:
     def report(self, state: Arrays) -> Metrics:
         """The results of the metrics that a step has updated."""
         _, metrics, _ = self._split(state)
-        found: Metrics = {}
         with StatelessScope(state_mapping=list(zip(self._model.metrics_variables, metrics, strict=True))):
-            for metric in self._model.metrics:
-                if any(variable.path in self._touched for variable in metric.variables):
-                    result = metric.result()
-                    found.update(result if isinstance(result, dict) else {metric.name: result})
-        return found
+            return metric_results(self._model, self._touched)
 
     def test(self, params: Arrays, state: Arrays, batch: Any) -> tuple[Metrics, Arrays]:
         """What `test_step` tells of a batch, and the state after it."""
         others, metrics, _ = self._split(state)
         logs, (_, others, metrics) = self._model.test_step((params, others, metrics), batch)
-        return logs, [*others, *metrics]
+        return flattened(logs), [*others, *metrics]
 
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
         """See `Trainable`."""
@@ -150,6 +146,23 @@ class KerasTrainable:
             yield kept
         finally:
             object.__delattr__(optimizer, "stateless_apply")
+
+
+def flattened(logs: Any) -> Metrics:
+    """Logs without dictionaries in them, as Keras shows them to callbacks; traceable."""
+    # What is being traced is no number yet: Keras leaves it as it is.
+    return dict(pythonify_logs(logs))
+
+
+def metric_results(model: Any, touched: Set[str]) -> Metrics:
+    """The results of those of a model's metrics that have variables of these paths."""
+    return flattened(
+        {
+            metric.name: metric.result()
+            for metric in model.metrics
+            if any(variable.path in touched for variable in metric.variables)
+        }
+    )
 
 
 def unique_paths(variables: Sequence[Any]) -> list[str]:

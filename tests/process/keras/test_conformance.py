@@ -19,6 +19,7 @@ ALIKE = [
     "everyday",
     "outputs",
     "own_step",
+    "nested",
     "averaged",
     "called_back",
     "untrained",
@@ -63,7 +64,7 @@ STARTS = [
     Start(
         {
             "plain": Contender("None", (*ALL, "meddled")),
-            "OneDevice": Contender("sg.OneDeviceStrategy()", ("own_step", "failing")),
+            "OneDevice": Contender("sg.OneDeviceStrategy()", ("own_step", "nested", "failing")),
             "Mirrored": Contender(
                 "sg.MirroredStrategy()",
                 ("everyday", "outputs", "few", "loaded", "noisy", "scaled", "shuffled"),
@@ -211,7 +212,7 @@ def compare(found: Found, expected: Found, tolerance: float = 1e-6) -> None:
     assert sorted(found) == sorted(expected)
     for name, value in expected.items():
         if value.dtype.kind == "U":
-            assert found[name] == value, name
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
         else:
             np.testing.assert_allclose(found[name], value, rtol=10 * tolerance, atol=tolerance, err_msg=name)
 

@@ -202,7 +202,7 @@ class OwnStep(keras.Model):  # type: ignore[misc]
 
     def train_step(self, state: Any, data: Any) -> Any:
         params, others, slots, measured = state
-        x, y = data
+        x, y, *_ = data
 
         def loss_of(params: Any) -> Any:
             predicted, after = self.stateless_call(params, others, x)
@@ -222,6 +222,71 @@ def own_step(place: Place) -> Found:
         model.compile(keras.optimizers.Adam(0.02, gradient_accumulation_steps=2))
     history = model.fit(blocks(), epochs=2, steps_per_epoch=5, shuffle=False, verbose=0)
     return {**told(history), **held(model), "predict": model.predict(X, batch_size=8, verbose=0)}
+
+
+class NestedLogs(OwnStep):
+    """A model whose steps tell dictionaries in dictionaries: metrics, and what is of the last batch only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mae = keras.metrics.MeanAbsoluteError(name="mae")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.seen, self.mae]
+
+    def train_step(self, state: Any, data: Any) -> Any:
+        count = len(self.seen.variables)
+        logs, (params, others, slots, seen) = super().train_step((*state[:3], state[3][:count]), data)
+        # With the values before the update: those after it are not known before all workers' gradients are.
+        told, measured = self._errors((*state[:2], [*seen, *state[3][count:]]), data)
+        return {"all": {**logs, "errors": told}}, (params, others, slots, measured)
+
+    def test_step(self, state: Any, data: Any) -> Any:
+        told, measured = self._errors(state, data)
+        return {"errors": told}, (*state[:2], measured)
+
+    def _errors(self, state: Any, data: Any) -> Any:
+        params, others, measured = state
+        x, y, *_ = data
+        predicted, _ = self.stateless_call(params, others, x)
+        kept = measured[: len(self.seen.variables)]
+        mae = self.mae.stateless_update_state(measured[len(kept) :], y, predicted)
+        last = {"last": {"bias": (predicted - y).mean()}}
+        return {"mae": self.mae.stateless_result(mae), **last}, [*kept, *mae]
+
+
+class NestedMetrics(keras.Sequential):  # type: ignore[misc]
+    """A model with Keras's own steps, and metrics in a dictionary of their own."""
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        told = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {"loss": told.pop("loss"), "metrics": {"compiled": told}}
+
+
+def nested(place: Place) -> Found:
+    """Logs that are dictionaries in dictionaries, which Keras shows without these."""
+    with place.scope():
+        own = NestedLogs()
+        own.compile(keras.optimizers.SGD(0.1))
+        usual = NestedMetrics([keras.layers.Dense(1)])
+        usual.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae", "accuracy"])
+    found: Found = {}
+    for name, model in {"own": own, "usual": usual}.items():
+        seen: list[str] = []
+        callback = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs, seen=seen: seen.append(" ".join(sorted(logs)))
+        )
+        history = model.fit(
+            X, Y, batch_size=10, epochs=2, validation_data=(X, Y), callbacks=[callback], **_PLAINLY
+        )
+        found.update({**told(history, name), f"{name}/names": sorted(history.history)})
+        found[f"{name}/batches"] = seen
+        evaluated = model.evaluate(X, Y, batch_size=10, verbose=0, return_dict=True)
+        found.update({f"{name}/evaluate/{each}": value for each, value in evaluated.items()})
+        found.update(numbered(f"{name}/train_on_batch", model.train_on_batch(X[:10], Y[:10])))
+        found.update(numbered(f"{name}/test_on_batch", model.test_on_batch(X[:10], Y[:10])))
+    return found
 
 
 def averaged(place: Place) -> Found:
@@ -515,6 +580,7 @@ CASES: dict[str, Case] = {
         everyday,
         outputs,
         own_step,
+        nested,
         averaged,
         called_back,
         untrained,
