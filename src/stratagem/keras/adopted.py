@@ -7,11 +7,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from keras.src.backend import StatelessScope
 
 from stratagem.errors import StratagemError
 from stratagem.keras.arguments import named_arguments
 from stratagem.keras.companions import accompanied
 from stratagem.keras.evaluation import Evaluation
+from stratagem.keras.own_batches import NOT_ONE, keep_own_batches
 from stratagem.keras.pipelines import with_pipelines
 from stratagem.keras.residence import ORDER, Residence, ResidenceHere, Values
 from stratagem.keras.served import ResidenceOnServers
@@ -38,7 +40,7 @@ class AdoptedModel:
         self._evaluation: Evaluation | None = None
         self._measured_from: Arrays | None = None
         self._adds_up = False
-        self._told: Any = {}
+        self._takes_turns = False
         self._is_failing = False
 
     # What users call.
@@ -49,8 +51,12 @@ class AdoptedModel:
         bound["callbacks"] = accompanied(self, bound.get("callbacks"))
         if not self.strategy.is_chief:
             bound["verbose"] = 0
-        with with_pipelines("fit", bound) as given:
-            return self._safely(partial(type(self.model).fit, self.model, **given))
+        self._takes_turns = self.strategy.feed.takes_turns
+        try:
+            with with_pipelines("fit", bound) as given:
+                return self._safely(partial(type(self.model).fit, self.model, **given))
+        finally:
+            self._takes_turns = False
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate; workers in step share the rows out, and bring the results together."""
@@ -74,8 +80,7 @@ class AdoptedModel:
         model = self.model
         bound = named_arguments("train_on_batch", model, args, kwargs)
         wants_dict = bound.pop("return_dict", False)
-        deal = _whole if self.strategy.feed.takes_turns else self.strategy.feed.deal()
-        with self._dealing(deal, self._is_summed_later):
+        with self._dealing(self._training_deal(), self._is_summed_later):
             logs = self._safely(partial(type(model).train_on_batch, model, return_dict=True, **bound))
             if self._adds_up:
                 logs = flattened(self.get_metrics_result_or_logs(logs))
@@ -96,6 +101,10 @@ class AdoptedModel:
         with self._dealing(self._evaluation_deal()):
             return self._safely(partial(type(self.model).predict_on_batch, self.model, *args, **kwargs))
 
+    def _training_deal(self) -> Deal:
+        """How batches are dealt out that this worker trains on; where workers take turns they are its own already."""
+        return _whole if self.strategy.feed.takes_turns else self.strategy.feed.deal()
+
     def _evaluation_deal(self) -> Deal:
         """How batches are dealt out that are only looked at."""
         return self.strategy.feed.deal() if self.strategy.feed.shares_evaluation else _whole
@@ -103,14 +112,20 @@ class AdoptedModel:
     @contextmanager
     def _dealing(self, deal: Deal, adds_up: bool = False) -> Iterator[None]:
         """Deal batches out so in the block, and measure anew; then go on with what was before."""
-        before = self._deal, self._adds_up, self._measured_from
-        self._deal, self._adds_up, self._measured_from = deal, adds_up, None
+        before = self._deal, self._adds_up, self._measured_from, self._takes_turns
+        self._deal, self._adds_up, self._measured_from, self._takes_turns = deal, adds_up, None, False
         try:
             yield
         finally:
-            self._deal, self._adds_up, self._measured_from = before
+            self._deal, self._adds_up, self._measured_from, self._takes_turns = before
 
     # What Keras calls.
+
+    def symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Build the model before anything else; here `fit` shows the iterator over its batches."""
+        type(self.model)._symbolic_build(self.model, iterator=iterator, data_batch=data_batch)
+        if self._takes_turns and iterator is not None:
+            keep_own_batches(iterator, self.strategy)
 
     def make_train_function(self, force: bool = False) -> None:
         """One step of the strategy for each batch."""
@@ -123,15 +138,14 @@ class AdoptedModel:
         replicas = self.strategy.engine.replicas
 
         def train(values: Values, data: Any) -> tuple[Any, Values]:
+            if data is NOT_ONE:
+                return dict.fromkeys(residence.log_names or _metric_names(model, values[3]), np.nan), values
             if self._measured_from is None:
                 self._measured_from = values[3]
             part = self._deal(data)
-            if part is None:
-                return self._told, values
             placed = part if replicas.is_placed(part) else replicas.place(part)
             metrics, values = residence.advance(values, placed)
-            self._told = {name: metrics[name] for name in residence.log_names or metrics}
-            return self._told, values
+            return {name: metrics[name] for name in residence.log_names or metrics}, values
 
         model.train_function = self._over_iterator(train, _last)
 
@@ -196,9 +210,11 @@ class AdoptedModel:
                 logs = mean_logs(self.strategy.workers, self._evaluation.rows, logs)
             results = metric_results(model, touched)
             logs = {name: results.get(name, value) for name, value in logs.items()}
-        if not logs and not self.strategy.feed.takes_turns:
+        if not logs:
             # Who had no rows has no logs either, but knows the metrics of all.
             return model.get_metrics_result()
+        if self._measured_from is None:
+            return logs  # of no batch: the metrics are of none either
         return type(model)._get_metrics_result_or_logs(model, logs)
 
     # What goes on around them.
@@ -210,8 +226,7 @@ class AdoptedModel:
 
     def begin_epoch(self) -> None:
         """Before an epoch: its batches are dealt out anew, and its metrics counted."""
-        feed = self.strategy.feed
-        self._deal, self._measured_from, self._told = feed.deal(), None, {}
+        self._deal, self._measured_from = self._training_deal(), None
         self._adds_up = self._is_summed_later
         if self._residence is not None:
             self._residence.begin_epoch()
@@ -274,6 +289,12 @@ class AdoptedModel:
             raise
         finally:
             self._is_failing = False
+
+
+def _metric_names(model: Any, values: Arrays) -> list[str]:
+    """What the metrics of a model tell, of which Keras has taken the values out."""
+    with StatelessScope(state_mapping=list(zip(model.metrics_variables, values, strict=True))):
+        return list(model.get_metrics_result())
 
 
 def _are_gone(values: Values) -> bool:

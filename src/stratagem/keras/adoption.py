@@ -22,6 +22,7 @@ _OVERRIDDEN = (
     "make_test_function",
     "make_predict_function",
     "jax_state_sync",
+    "_symbolic_build",
     "_get_metrics_result_or_logs",
 )
 
@@ -38,7 +39,7 @@ def adopt(strategy: Strategy, model: Any) -> None:
 
 
 def _method(adopted: AdoptedModel, name: str) -> Callable[..., Any]:
-    # `_get_metrics_result_or_logs` is private to Keras, not to us.
+    # What begins with an underscore is private to Keras, not to us.
     override: Callable[..., Any] = getattr(adopted, name.lstrip("_"))
 
     def method(*args: Any, **kwargs: Any) -> Any:

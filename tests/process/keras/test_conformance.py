@@ -300,6 +300,16 @@ def test_workers_in_turns_make_one_pass_together(job: Job, proves: Proves) -> No
 
 
 @asked("turns")
+def test_callbacks_see_the_batches_of_their_own_worker_in_turns(job: Job) -> None:
+    chief, other = job.of("turns")
+    assert chief["called"].tolist() == ["begin 0", "end 0", "begin 1", "end 1"] * 4
+    assert other["called"].tolist() == ["begin 0", "end 0"] * 4
+    assert [int(each["steps"]) for each in (chief, other)] == [2, 1]
+    for each in (chief, other):
+        assert np.isfinite(each["losses"]).all()
+
+
+@asked("turns")
 def test_the_chief_stops_workers_in_turns(job: Job) -> None:
     chief, other = job.of("turns")
     assert chief["epochs"] == 3
@@ -310,4 +320,4 @@ def test_the_chief_stops_workers_in_turns(job: Job) -> None:
 def test_a_worker_without_a_batch_tells_no_loss(job: Job) -> None:
     chief, other = job.of("turns")
     assert np.isfinite(chief["single/loss"]).all()
-    assert np.isnan(other.get("single/loss", np.nan)).all()
+    assert np.isnan(other["single/loss"]).all()

@@ -543,6 +543,22 @@ def shuffled(place: Place) -> Found:
     return {"order": order[-18:], **held(model)}  # before them Keras draws to see what they look like
 
 
+class Called(keras.callbacks.Callback):  # type: ignore[misc]
+    """What a callback has been called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
+        self.losses: list[float] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.events.append(f"begin {batch}")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.events.append(f"end {batch}")
+        self.losses.append(logs["loss"])
+
+
 def turns(place: Place) -> Found:
     """Workers that take turns, until each has had all of its own; then the chief stops all."""
     with place.scope():
@@ -550,13 +566,16 @@ def turns(place: Place) -> Found:
         for model in (counted, stopped):
             model.compile(keras.optimizers.SGD(0.1), "mse")
     data = Blocks(X, Y, sizes=(7, 7, 7))
-    history = counted.fit(data, epochs=4, shuffle=False, verbose=0)
+    called = Called()
+    history = counted.fit(data, epochs=4, shuffle=False, verbose=0, callbacks=[called])
     found = {**told(history), "iterations": np.asarray(counted.optimizer.iterations)}
+    found.update(called=called.events, losses=called.losses, steps=called.params["steps"])
     # Nobody goes on before all have finished: who has pushed all of its own holds no one up.
     (place.directory / f"worker-{place.worker}").touch()
     _wait_for(place.directory / "worker-0")
     _wait_for(place.directory / "worker-1")
-    found.update(told(counted.fit(X[:7], Y[:7], shuffle=False, verbose=0), "single"))
+    once = counted.fit(X[:7], Y[:7], shuffle=False, verbose=0, callbacks=[Called()])
+    found.update(told(once, "single"))
 
     def stop(epoch: int, logs: Any) -> None:
         if place.worker == 0 and epoch == 2:
