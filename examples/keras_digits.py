@@ -1,7 +1,7 @@
 import stratagem as sg
 
 sg.configure(virtual_devices=2)  # two devices out of one CPU; leave it out where there are GPUs
-import keras  # noqa: E402  with KERAS_BACKEND=jax
+import keras  # noqa: E402  computes with JAX, which sg.configure has chosen for it
 
 strategy = sg.MirroredStrategy()  # or any other: nothing below changes
 digits = sg.data.load_digits()

@@ -119,6 +119,11 @@ def snapshot_dir(environ: Mapping[str, str] | None = None) -> str | None:
     return current(environ).get(SNAPSHOT_DIR) or None
 
 
+def choose_jax_for_keras() -> None:
+    """Have Keras compute with JAX if it is imported later, unless the user has chosen what it computes with."""
+    os.environ.setdefault(KERAS_BACKEND, "jax")
+
+
 def set_variables(values: Mapping[str, str]) -> None:
     """Set variables of this process, for libraries that read them when they start, and for its children."""
     os.environ.update(values)

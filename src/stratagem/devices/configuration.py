@@ -17,7 +17,7 @@ from stratagem.devices.checks import positive
 from stratagem.devices.spec import DeviceSpec
 from stratagem.devices.threads import virtual_device_environment
 from stratagem.devices.visible import VisibleDevices
-from stratagem.environment import current, set_variables
+from stratagem.environment import choose_jax_for_keras, current, set_variables
 from stratagem.errors import ConfigurationError
 
 _PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
@@ -46,6 +46,7 @@ def configure(
 
     The first three are read by JAX when it starts its backends, at the first operation or the first look at
     the devices: call this before, right after the imports. Saying again what is already in force is harmless.
+    Keras computes with JAX if it is imported afterwards, unless KERAS_BACKEND says otherwise.
 
     Args:
         virtual_devices: make this many CPU devices, to try out a strategy without accelerators. XLA gets
@@ -78,6 +79,7 @@ def configure(
                 f"{name} is {value!r}; it has to be True, False, or None to leave it as it is"
             )
     with _lock:
+        choose_jax_for_keras()
         _configure_start(virtual_devices, visible, memory_growth)
     settings.change(soft_placement=soft_placement, log_device_placement=log_device_placement)
 

@@ -10,7 +10,6 @@ import keras
 from keras.src.trainers.trainer import Trainer
 
 from stratagem.errors import StrategyError
-from stratagem.keras.adoption import adopt
 from stratagem.strategies.base import Strategy
 
 TESTED = ("3.15",)
@@ -37,6 +36,7 @@ class KerasFront:
     @contextmanager
     def scope(self, strategy: Strategy) -> Iterator[None]:
         """Adopt every model that this thread makes in the block; afterwards Keras is as it was."""
+        _check_backend()
         self._patch()
         before = getattr(self._here, "strategy", None)
         self._here.strategy = strategy
@@ -50,8 +50,7 @@ class KerasFront:
         """Have a model train under a strategy; `False` if it is not one of Keras's."""
         if not isinstance(model, Trainer):
             return False
-        _check_backend()
-        adopt(strategy, model)
+        _adopt(strategy, model)
         return True
 
     def _patch(self) -> None:
@@ -66,8 +65,7 @@ class KerasFront:
                 original(trainer, *args, **kwargs)
                 strategy = getattr(here, "strategy", None)
                 if strategy is not None:
-                    _check_backend()
-                    adopt(strategy, trainer)
+                    _adopt(strategy, trainer)
 
             Trainer.__init__ = __init__
 
@@ -78,11 +76,20 @@ class KerasFront:
                 Trainer.__init__ = self._original
 
 
+def _adopt(strategy: Strategy, model: Any) -> None:
+    _check_backend()
+    # Not before: it needs parts of Keras that are there only where it computes with JAX.
+    from stratagem.keras.adoption import adopt
+
+    adopt(strategy, model)
+
+
 def _check_backend() -> None:
     if keras.backend.backend() != "jax":
         raise StrategyError(
             f"Keras computes with {keras.backend.backend()}, and strategies need JAX: set KERAS_BACKEND=jax before the "
-            "first import of keras"
+            "first import of keras (in a shell `KERAS_BACKEND=jax python SCRIPT`, or "
+            "os.environ['KERAS_BACKEND'] = 'jax' as the first lines of the script)"
         )
     if keras.distribution.distribution() is not None:
         raise StrategyError(

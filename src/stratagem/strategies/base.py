@@ -11,6 +11,7 @@ import numpy as np
 
 from stratagem.cluster import ClusterConfig, ClusterSpec
 from stratagem.devices import list_devices
+from stratagem.environment import choose_jax_for_keras
 from stratagem.errors import ClusterError, DataError, StrategyError
 from stratagem.strategies.agreement import agreed
 from stratagem.strategies.batches import Batches
@@ -54,6 +55,7 @@ class Strategy(RefusesTensorFlowNames):
         feed: Feed | None = None,
         workers_in_sync: int | None = None,
     ) -> None:
+        choose_jax_for_keras()
         self._engine = engine
         self._workers = workers
         self._feed: Feed = InStepFeed(engine.replicas, workers) if feed is None else feed
