@@ -1,9 +1,5 @@
 """Checks of what users give to the Estimator, with the message that goes with each."""
 
-import inspect
-from collections.abc import Callable
-from typing import Any
-
 from stratagem.devices.checks import whole_number
 from stratagem.errors import StrategyError
 
@@ -31,24 +27,3 @@ def check_seconds(name: str, value: object, *, above_zero: bool = False) -> None
         raise StrategyError(
             f"{name} is {value!r}; give a number of seconds{' above 0' if above_zero else ', 0 or more'}"
         )
-
-
-def check_callable(name: str, value: object, form: str) -> None:
-    """Refuses what cannot be called."""
-    if not callable(value):
-        raise StrategyError(f"{name} is {value!r:.80}; give a function {form}")
-
-
-def check_takes(
-    name: str, function: Callable[..., Any], form: str, arguments: int, by_name: str = ""
-) -> None:
-    """Refuses what cannot be called with so many arguments, and with one by its name if it asks for that."""
-    check_callable(name, function, form)
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in callables tell nothing
-        return
-    try:
-        signature.bind(*[None] * arguments, **dict.fromkeys({by_name} & set(signature.parameters)))
-    except TypeError as error:
-        raise StrategyError(f"{name} is a function of {signature}; give a function {form}") from error

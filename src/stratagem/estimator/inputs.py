@@ -10,10 +10,11 @@ import jax
 import numpy as np
 
 from stratagem.errors import DataError, StrategyError
-from stratagem.estimator.checks import INPUT_FN, check_callable
+from stratagem.estimator.checks import INPUT_FN
 from stratagem.estimator.spec import ModeKeys
 from stratagem.strategies import InputContext
 from stratagem.strategies.rows import count_rows
+from stratagem.waist.arguments import check_callable
 from stratagem.waist.returned import kind
 
 _KNOWN = ("input_context", "global_step")

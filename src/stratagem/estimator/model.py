@@ -8,10 +8,10 @@ from typing import Any
 import jax
 
 from stratagem.errors import DataError, StrategyError
-from stratagem.estimator.checks import check_callable
 from stratagem.estimator.inputs import Form, one_row_of_zeros
 from stratagem.estimator.returned import checked_params
 from stratagem.estimator.spec import EstimatorSpec, ModeKeys
+from stratagem.waist.arguments import check_callable
 from stratagem.waist.returned import checked_loss
 
 _KNOWN = ("labels", "mode", "params", "config")

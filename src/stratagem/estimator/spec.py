@@ -8,7 +8,7 @@ from typing import Any
 import optax
 
 from stratagem.errors import StrategyError
-from stratagem.estimator.checks import check_takes
+from stratagem.waist.arguments import check_takes
 
 
 class ModeKeys(StrEnum):

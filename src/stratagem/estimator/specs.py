@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratagem.errors import StrategyError
-from stratagem.estimator.checks import INPUT_FN, check_callable, check_seconds, count_or_none
+from stratagem.estimator.checks import INPUT_FN, check_seconds, count_or_none
 from stratagem.estimator.hooks import Hook, checked_hooks
+from stratagem.waist.arguments import check_callable
 
 
 @dataclass(frozen=True)

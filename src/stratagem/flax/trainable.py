@@ -1,6 +1,5 @@
 """A Flax NNX model and its loss as a `Trainable`."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from stratagem.flax.library import nnx
 from stratagem.flax.streams import Streams
 from stratagem.flax.updater import OptimizerUpdater
 from stratagem.waist import Arrays, Kind, Metrics, Updater
+from stratagem.waist.arguments import asks_for_rng
 from stratagem.waist.returned import checked_loss
 
 
@@ -39,7 +39,7 @@ class Trainable:
         wrt: A Flax filter: which variables are trained. That of an `nnx.Optimizer` is to be the same.
 
     Raises:
-        StrategyError: It is no Flax NNX model, or has nothing to train.
+        StrategyError: It is no Flax NNX model, or has nothing to train; or the loss function wants other arguments.
 
     Example:
         >>> trainable = sg.flax.Trainable(model, loss_fn)
@@ -58,11 +58,9 @@ class Trainable:
                 f"sg.flax.Trainable trains a flax.nnx.Module, not {_type_name(model)}. Flax Linen and Equinox models "
                 "need no front: give their parameters to strategy.init and a loss function to strategy.train_step"
             )
-        if not callable(loss_fn):
-            raise StrategyError(f"the loss function is a function of a model and a batch, not {loss_fn!r}")
         self._model = model
         self._loss_fn = loss_fn
-        self._wants_rng = "rng" in inspect.signature(loss_fn).parameters
+        self._wants_rng = asks_for_rng(loss_fn, "model")
         self._wrt = wrt
         self._layout = Layout(model, wrt)
         self._streams = Streams(self._layout.keys)

@@ -1,12 +1,12 @@
 """Plain functions as a `Trainable`: any pytree of parameters and a loss function over it."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.tree_util import PyTreeDef
 
+from stratagem.waist.arguments import asks_for_rng
 from stratagem.waist.interfaces import Arrays, Metrics
 from stratagem.waist.returned import checked_loss
 
@@ -27,7 +27,7 @@ class FunctionTrainable:
     def __init__(self, tree: PyTreeDef, loss_fn: Callable[..., Any]) -> None:
         self._tree = tree
         self._loss_fn = loss_fn
-        self._wants_rng = "rng" in _parameters(loss_fn)
+        self._wants_rng = asks_for_rng(loss_fn, "params")
         self.names = leaf_names(tree)
 
     def init(self) -> tuple[Arrays, Arrays]:
@@ -71,10 +71,3 @@ def leaf_names(tree: PyTreeDef) -> list[str]:
     """What the leaves of a structure are called: the way to each."""
     placeholder = jax.tree.unflatten(tree, range(tree.num_leaves))
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(placeholder)]
-
-
-def _parameters(function: Callable[..., Any]) -> set[str]:
-    try:
-        return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # some built-in callables tell nothing
-        return set()

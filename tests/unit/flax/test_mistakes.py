@@ -50,6 +50,15 @@ def test_a_variable_of_the_model_is_a_metric() -> None:
     assert float(trainable.evaluate(params, state, batches(1)[0])["temperature"][...]) == 2
 
 
+def test_an_argument_that_is_not_called_as_it_should_be() -> None:
+    wanted = (
+        r"loss_fn is a function of \(model, batch, rngs\); give a function loss_fn\(model, batch\), or "
+        r"loss_fn\(model, batch, rng\)"
+    )
+    with pytest.raises(sg.StrategyError, match=wanted):
+        sg.flax.Trainable(Dense(), lambda model, batch, rngs: losses(model, batch).mean())
+
+
 @pytest.mark.parametrize(
     ("optimizer", "got"), [("adm", "'adm'"), (None, "None"), (optax.adam, "<function adam at .*>")]
 )

@@ -238,7 +238,7 @@ def test_nothing_to_train_is_refused() -> None:
 
 
 def test_a_loss_that_is_no_function_is_refused() -> None:
-    with pytest.raises(sg.StrategyError, match=r"a function of a model and a batch, not 0\.5"):
+    with pytest.raises(sg.StrategyError, match=r"loss_fn is 0\.5; give a function loss_fn\(model, batch\)"):
         sg.flax.Trainable(Dense(), 0.5)  # type: ignore[arg-type]
 
 

@@ -85,6 +85,14 @@ def test_a_loss_that_is_no_function() -> None:
         sg.OneDeviceStrategy().train_step(0.5)  # type: ignore[arg-type]
 
 
+def test_an_argument_that_is_not_called_as_it_should_be(strategy: Strategy) -> None:
+    wanted = (
+        r"loss_fn is a function of \(params, batch, rngs\); give a function .* loss_fn\(params, batch, rng\)"
+    )
+    with pytest.raises(sg.StrategyError, match=wanted):
+        stepped(strategy, lambda params, batch, rngs: losses(params, batch).mean())
+
+
 def generator() -> Iterator[Any]:
     yield BATCH
 
