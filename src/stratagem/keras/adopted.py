@@ -54,15 +54,20 @@ class AdoptedModel:
         self._takes_turns = self.strategy.feed.takes_turns
         try:
             with with_pipelines("fit", bound) as given:
-                return self._safely(partial(type(self.model).fit, self.model, **given))
+                history = self._safely(partial(type(self.model).fit, self.model, **given))
         finally:
             self._takes_turns = False
+        if self._residence is not None:
+            self._residence.end()
+        return history
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate; workers in step share the rows out, and bring the results together."""
+        """Evaluate; workers in step share the rows out, and bring the results together; others agree on the values."""
         bound = named_arguments("evaluate", self.model, args, kwargs)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
+        if self._residence is not None:
+            self._residence.agree(bound.get("_use_cached_eval_dataset", False))
         shares = self.strategy.feed.shares_evaluation
         with with_pipelines("evaluate", bound) as given, self._dealing(self._evaluation_deal(), shares):
             return self._safely(partial(type(self.model).evaluate, self.model, **given))
@@ -72,6 +77,8 @@ class AdoptedModel:
         bound = named_arguments("predict", self.model, args, kwargs)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
+        if self._residence is not None:
+            self._residence.agree(is_validation=False)
         with with_pipelines("predict", bound) as given, self._dealing(self._evaluation_deal()):
             return self._safely(partial(type(self.model).predict, self.model, **given))
 

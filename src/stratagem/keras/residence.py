@@ -52,6 +52,18 @@ class Residence(Protocol):
         """The variables have their values again."""
         ...
 
+    def agree(self, is_validation: bool) -> None:
+        """Before an evaluation: workers that are not in step take values into the variables that all have.
+
+        Args:
+            is_validation: Whether it is the validation of an epoch, rather than an evaluation of its own.
+        """
+        ...
+
+    def end(self) -> None:
+        """After training."""
+        ...
+
     def end_epoch(self) -> None:
         """After an epoch: who stops, stops with all."""
         ...
@@ -146,6 +158,12 @@ class ResidenceHere:
 
     def took_back(self) -> None:
         """See `Residence`: nothing to do."""
+
+    def agree(self, is_validation: bool) -> None:
+        """See `Residence`: all have the same."""
+
+    def end(self) -> None:
+        """See `Residence`: all end together."""
 
     def end_epoch(self) -> None:
         """See `Residence`."""

@@ -18,6 +18,7 @@ from stratagem.keras.residence import ORDER, Values, seed_orders, stop_with_chie
 from stratagem.keras.scaling import is_scaling, unscaled
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
+from stratagem.parameters.agreements import END, Label
 from stratagem.strategies.base import Strategy
 from stratagem.waist import Arrays, Metrics, TrainState, state_of
 
@@ -51,6 +52,9 @@ class ResidenceOnServers:
         self._state: TrainState | None = None
         self._given: Values | None = None
         self._fits = 0
+        self._epochs = 0
+        self._has_ended = False
+        self._agreed: Label | None = None
         self._rates: dict[int, Any] = {}
         self._has_warned = False
         self._step = strategy.engine.build(self._controlled)
@@ -65,7 +69,7 @@ class ResidenceOnServers:
     def begin(self) -> None:
         """See `Residence`."""
         self._fits += 1
-        model = self._model
+        self._epochs, self._has_ended = 0, False
         if self._state is None:
             fresh = state_of(self._controlled, self._updater)
             self._state = self._strategy.engine.lay_out(fresh)
@@ -76,15 +80,13 @@ class ResidenceOnServers:
                 self._strategy.workers.gather(np.asarray(0))
             self._state = self._served.renew(self._state)
         seed_orders(self._control.order_of(self._fits))
-        variables = [*model.trainable_variables, *model.non_trainable_variables]
-        params, others = self._params_and_layers(self._state)
-        for variable, value in zip(variables, [*params, *others], strict=True):
-            variable.assign(_own(value))
+        self._take(self._state)
         self._given = self._from_variables()
 
     def begin_epoch(self) -> None:
         """See `Residence`: the chief's changes are on the servers before anybody in step with it goes on."""
         strategy = self._strategy
+        self._epochs += 1
         is_edited = self._take_edits(self._from_variables())
         if not strategy.feed.takes_turns:
             is_edited = any(bool(each) for each in strategy.workers.gather(np.asarray(is_edited)))
@@ -104,6 +106,7 @@ class ResidenceOnServers:
 
     def advance(self, values: Values, batch: Any) -> tuple[Metrics, Values]:
         """See `Residence`."""
+        self._has_ended = False
         state, metrics = self._step(self._entered(values), batch)
         told = {name: value for name, value in metrics.items() if name not in _OF_SERVERS}
         return told, self._left(state)
@@ -176,10 +179,45 @@ class ResidenceOnServers:
         """The variables have their values: what differs from these later has been edited."""
         self._given = self._from_variables()
 
+    # Evaluations.
+
+    def agree(self, is_validation: bool) -> None:
+        """See `Residence`: after training the values at its end, in an epoch those at its end for who is first there.
+
+        What was edited since, or trained batch by batch, is this worker's own, and evaluated as it is.
+        """
+        label = self._fits, self._epochs if is_validation else END
+        if not self._has_others or not (is_validation or self._has_ended) or label == self._agreed:
+            return
+        params, shared, _ = self._edits(self._from_variables())
+        if self._served.is_closed or any(each is not None for each in [*params, *shared]):
+            return
+        self._take(self._served.agreed(self._trained, label))
+        self._agreed = label
+        self.took_back()
+
+    def end(self) -> None:
+        """See `Residence`: the others may wait for this worker before they evaluate."""
+        if not self._has_others:
+            return
+        self._has_ended = True
+        try:
+            self._served.end_fit(self._fits)
+        except StratagemError as error:
+            _log.warning("the other workers could not be told that this one has ended its fit: %s", error)
+            self._has_ended = False
+
+    @property
+    def _has_others(self) -> bool:
+        """Whether there are workers that may have other values."""
+        return (
+            self._strategy.feed.takes_turns and self._strategy.workers.count > 1 and self._state is not None
+        )
+
     # Edits.
 
-    def _take_edits(self, values: Values) -> bool:
-        """Send what is not as it was handed out to the servers; whether something was sent."""
+    def _edits(self, values: Values) -> tuple[Arrays, Arrays, dict[int, Any]]:
+        """What is not as it was handed out: parameters, statistics, and the optimizer's variables by place."""
         params, others, optimizer, _ = (
             [None if new is old else new for new, old in zip(now, before, strict=True)]
             for now, before in zip(values, self._handed, strict=True)
@@ -188,6 +226,11 @@ class ResidenceOnServers:
             new if kind == "mean" else None for new, kind in zip(others, self._trained.kinds, strict=False)
         ]
         slots = {place: new for place, new in enumerate(optimizer[self._kept :]) if new is not None}
+        return params, shared, slots
+
+    def _take_edits(self, values: Values) -> bool:
+        """Send what is not as it was handed out to the servers; whether something was sent."""
+        params, shared, slots = self._edits(values)
         if not slots and all(each is None for each in [*params, *shared]):
             return False
         if not self._strategy.is_chief:
@@ -242,6 +285,13 @@ class ResidenceOnServers:
     @property
     def _control(self) -> Control:
         return Control(np.asarray(self._trained.flat_state[-1]))
+
+    def _take(self, state: TrainState) -> None:
+        """Take parameters and the layers' state into the variables."""
+        params, others = self._params_and_layers(state)
+        variables = [*self._model.trainable_variables, *self._model.non_trainable_variables]
+        for variable, value in zip(variables, [*params, *others], strict=True):
+            variable.assign(_own(value))
 
     def _params_and_layers(self, state: TrainState) -> tuple[Arrays, Arrays]:
         return state.flat_params, state.flat_state[: self._layers]

@@ -13,6 +13,7 @@ import numpy as np
 
 from stratagem.errors import KeepError, RemoteError, RolledBack
 from stratagem.parameters import protocol
+from stratagem.parameters.agreements import Agreements, Label
 from stratagem.parameters.authority import Authority, Decision
 from stratagem.parameters.bulletin import Bulletin
 from stratagem.parameters.fellows import Fellows
@@ -54,6 +55,7 @@ class Leader:
     Attributes:
         authority: The book; `changed` guards it, and tells of every change in it.
         bulletin: What workers leave here for one another.
+        agreements: Which values all look at; guarded like the book.
         is_open: Whether the model is being trained.
         is_alone: Whether no other server has part in updates. Then nobody is woken when a push is decided: whoever
             makes the update does so afterwards, with `tell`.
@@ -65,6 +67,7 @@ class Leader:
         self.authority = Authority(config.rule, len(config.workers), config.participants)
         self.gatherings = Gatherings()
         self.bulletin = Bulletin(config.workers)
+        self.agreements = Agreements()
         self.changed = Changes()
         self.is_open = False
         self.epoch: str | None = None
@@ -275,6 +278,63 @@ class Leader:
                 self.authority.release()
                 self.changed.notify_all()
 
+    # Looking at the same values.
+
+    def end_fit(self, worker: int, fit: int) -> None:
+        """A worker has come to the end of a fit."""
+        with self.changed:
+            self.agreements.end(worker, fit)
+            self.changed.notify_all()
+
+    def agree(self, epoch: str, label: Label, waits: bool, end: float) -> list[int]:
+        """Have all servers keep the parameters that workers are to look at under a label, unless they do.
+
+        Args:
+            epoch: The stretch of history that the worker knows of.
+            label: The label.
+            waits: Whether to wait for those who have not come to the end of the fit.
+            end: Until when.
+
+        Returns:
+            Who is waited for; nobody once the parameters are kept.
+
+        Raises:
+            RolledBack: The servers have gone back meanwhile, or have to.
+        """
+        with self.changed:
+            self._check(epoch)
+            while waits and (awaited := self.agreements.awaited(label, self.expected)):
+                if not self.changed.wait(max(0.0, end - time.monotonic())):
+                    return awaited
+                self._check(epoch)
+        with self._opening:
+            with self.changed:
+                self._check(epoch)
+                if self.agreements.is_kept(label):
+                    return []
+            holder = f"values of {label}"
+            step = self.hold(holder)
+            try:
+                self._fellows.everywhere(lambda server: self._mark(server, epoch, label, step))
+            except RemoteError as error:
+                raise RolledBack(
+                    f"not all servers could keep their parameters: {first_line(error)}"
+                ) from error
+            finally:
+                self.release(holder)
+            with self.changed:
+                self.agreements.kept = label
+            return []
+
+    def _mark(self, server: int, epoch: str, label: Label, step: int) -> None:
+        if server == 0:
+            self.part.mark(label, step)
+            return
+        told = {"epoch": epoch, "label": list(label), "step": step}
+        answer = self._fellows.call(server, protocol.MARK, told, seconds=LONG)
+        if answer[protocol.STATE] == protocol.ROLLED_BACK:
+            raise RolledBack(str(answer["why"]))
+
     # Setting values.
 
     def assign(self, epoch: str, token: str, servers: Sequence[int], step: int | None) -> None:
@@ -428,6 +488,7 @@ class Leader:
         self._fellows.everywhere(begin)
         with self.changed:
             self.authority.rewind(step, applied)
+            self.agreements.forget()
             self.epoch, self._starts = epoch, starts
             self.authority.cut_wanted = False
             self._snapshots.rewound(step)

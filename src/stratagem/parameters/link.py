@@ -15,6 +15,7 @@ from functools import partial
 from stratagem.errors import RolledBack, StratagemError
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
+from stratagem.parameters.agreements import Label
 from stratagem.parameters.delivery import Contribution, Delivery
 from stratagem.parameters.machines import Push
 from stratagem.parameters.meetings import Meetings
@@ -206,6 +207,22 @@ class Link:
             return step, [answer.tensors for answer in answers]
 
         return self._tie.persistent(act)
+
+    def agreed(self, label: Label) -> Pieces:
+        """The parameters of every server that all workers look at under a label, or a newer one."""
+        tie = self._tie
+
+        def act() -> Pieces:
+            while True:
+                self.meetings.agree(label)
+                answers = tie.everywhere(
+                    lambda server: tie.call(server, protocol.MARKED, {"epoch": tie.epoch}, seconds=LONG)
+                )
+                # Another worker may have come to a newer label between two answers.
+                if len({tuple(answer.fields["label"]) for answer in answers}) == 1:
+                    return [answer.tensors for answer in answers]
+
+        return tie.persistent(act)
 
     def _read(self, server: int, step: int) -> Response:
         """All that a server holds; one without variables is at no step."""

@@ -1,5 +1,6 @@
 """How a worker meets the others by way of server 0: arrays of all, the chief's notes, whether data begin alike."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -7,9 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from stratagem.parameters import protocol
+from stratagem.parameters.agreements import Label
 from stratagem.parameters.protocol import OK, STATE
 from stratagem.parameters.store import Array
-from stratagem.parameters.tie import Tie
+from stratagem.parameters.tie import LONG, Tie
+
+_log = logging.getLogger("stratagem")
 
 
 class Meetings:
@@ -42,6 +46,40 @@ class Meetings:
                 self._tie.say_waiting(f"for {waiting} to come to {what}", time.monotonic() - began)
 
         return self._tie.persistent(act)
+
+    def end_fit(self, fit: int) -> None:
+        """Tell that this worker has come to the end of a fit."""
+        fields = {"worker": self._tie.worker, "fit": fit}
+        self._tie.persistent(lambda: self._tie.call(0, protocol.ENDED, fields))
+
+    def agree(self, label: Label) -> None:
+        """Have the servers keep the parameters that all workers look at under a label.
+
+        Waits for the other workers if they have to come to the end of a fit first: as long as they train, and then for as
+        long as a lost worker may take to come back. Then it goes on without them.
+        """
+        tie = self._tie
+        began = progressed = time.monotonic()
+        pushed, waits = 0, True
+        while True:
+            fields = {"epoch": tie.epoch, "label": list(label), "waits": waits}
+            answer = tie.call(0, protocol.AGREE, fields, seconds=LONG).fields
+            if answer[STATE] == OK:
+                return
+            now, waiting = time.monotonic(), ", ".join(answer["waiting"])
+            if answer["pushed"] != pushed:
+                pushed, progressed = answer["pushed"], now
+            waits = now - progressed < tie.patience
+            if waits:
+                tie.say_waiting(f"for {waiting} to come to the end of fit", now - began)
+            else:
+                _log.warning(
+                    "%s does not wait any longer for %s to come to the end of fit, with no step for %g s: it evaluates "
+                    "without what is still to be trained there",
+                    tie.server.task,
+                    waiting,
+                    tie.patience,
+                )
 
     def check_same(self, number: int, digest: bytes) -> None:
         """Raise unless this worker's data begin as the others' do."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from stratagem.errors import KeepError, LimitExceeded, RolledBack, StrategyError
 from stratagem.keep import Cuts, ShardRecord, read_shard
+from stratagem.parameters.agreements import Label
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.cutting import CutWriter
 from stratagem.parameters.rules import Sync
@@ -43,6 +44,7 @@ class ModelPart:
         self._writer = None if self.cuts is None else CutWriter(config, self.cuts)
         self.lead: Lead
         self._keepers: dict[str, CutWriter] = {}
+        self._marked: tuple[str | None, Label, list[Array]] | None = None
         self._programs = programs
         self._device = device
 
@@ -117,7 +119,24 @@ class ModelPart:
         """Write the present values, as those of this step."""
         self.cut(step, self._copies(step))
 
-    def _copies(self, step: int) -> list[Array]:
+    def mark(self, label: Label, step: int) -> None:
+        """Keep the parameters of this step for all who ask for them under a label; what was kept before is forgotten."""
+        self._marked = None  # two copies at a time would be one too many
+        self._marked = self.filled.epoch, label, self._copies(step, len(self.config.leaves))
+
+    def marked(self) -> tuple[Label, list[Array]]:
+        """The label of the parameters that are kept, and these.
+
+        Raises:
+            RolledBack: There are none, or the servers have gone back since.
+        """
+        marked = self._marked
+        if marked is None or marked[0] != self.filled.epoch:
+            raise RolledBack("no parameters are kept here for all workers to look at")
+        return marked[1:]
+
+    def _copies(self, step: int, count: int | None = None) -> list[Array]:
+        """Copies of all values, or of so many of the first, as they are at a step."""
         takes_part = self.config.server in self.config.participants
         version, views, release = self.filled.read(step if takes_part else 0, everything=True)
         try:
@@ -125,7 +144,7 @@ class ModelPart:
                 raise RolledBack(
                     f"values of step {step} were asked for, and they are of step {version} by now"
                 )
-            return [np.array(view) for view in views]
+            return [np.array(view) for view in views[:count]]
         finally:
             release()
 

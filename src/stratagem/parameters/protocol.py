@@ -26,6 +26,13 @@ STAGE, ASSIGN, KEEP, KEPT = (
     "parameters.kept",
 )
 """How the chief sets values, and has every server write its own into a checkpoint."""
+ENDED, AGREE, MARK, MARKED = (
+    "parameters.ended",
+    "parameters.agree",
+    "parameters.mark",
+    "parameters.marked",
+)
+"""How workers that are not in step look at the same values: the third comes from server 0."""
 GATHER, SAME, NOTE, NOTED = "parameters.gather", "parameters.same", "parameters.note", "parameters.noted"
 """How workers share small things with each other."""
 ARRIVED, DECISION, PARTIALS, BROKEN, BEGIN, RESTORE, TAKE, CUT, FORGET = (

@@ -74,6 +74,10 @@ class ParameterService:
             protocol.ASSIGN: self._assign,
             protocol.KEEP: self._keep,
             protocol.KEPT: self._kept,
+            protocol.ENDED: self._ended,
+            protocol.AGREE: self._agree,
+            protocol.MARK: self._mark,
+            protocol.MARKED: self._marked,
             protocol.NOTE: self._note,
             protocol.NOTED: self._noted,
             protocol.GATHER: self._gather,
@@ -274,6 +278,34 @@ class ParameterService:
         store = _opened(self._part(request), request.fields["epoch"])
         version, views, release = store.read(request.fields["step"], everything=True)
         return Reply({STATE: OK, "step": version}, views, after=release)
+
+    def _ended(self, request: Request) -> Reply:
+        self._leader(request).end_fit(request.fields["worker"], request.fields["fit"])
+        return Reply({STATE: OK})
+
+    def _agree(self, request: Request) -> Reply:
+        """A worker wants to look at the values that all look at."""
+        leader, fields = self._leader(request), request.fields
+        fit, epoch_of_fit = fields["label"]
+        end = waits_until(request)
+        awaited = leader.agree(fields["epoch"], (fit, epoch_of_fit), fields["waits"], end)
+        if not awaited:
+            return Reply({STATE: OK})
+        pushed = sum(leader.authority.pushed[worker] for worker in awaited)
+        return Reply({STATE: PENDING, "waiting": leader.names(awaited), "pushed": pushed})
+
+    def _mark(self, request: Request) -> Reply:
+        part, fields = self._part(request), request.fields
+        _opened(part, fields["epoch"])
+        fit, epoch_of_fit = fields["label"]
+        part.mark((fit, epoch_of_fit), fields["step"])
+        return Reply({STATE: OK})
+
+    def _marked(self, request: Request) -> Reply:
+        part = self._part(request)
+        _opened(part, request.fields["epoch"])
+        label, values = part.marked()
+        return Reply({STATE: OK, "label": list(label)}, values)
 
     # What the chief sets, and keeps.
 

@@ -47,6 +47,7 @@ class Tie:
         participants: Those that have something to do with every push.
         step: The newest global step that was heard of.
         epoch: The stretch of history that the servers are in, as far as it was heard of.
+        patience: Seconds for which a lost task may come back.
         turn: Held by whoever uses the tie: the user's thread, or the one that tells a restarted leader of a pause.
     """
 
@@ -64,7 +65,7 @@ class Tie:
         self._is_chief = is_chief
         self._plan = plan
         self._initial = initial
-        self._patience = plan.options.rejoin_timeout
+        self.patience = plan.options.rejoin_timeout
         self._memory = [FreeMemory(config) for config in plan.configs]
         self._threads = (
             ThreadPoolExecutor(self.server_count, thread_name_prefix="stratagem-tie")
@@ -97,7 +98,7 @@ class Tie:
                 raise TaskLost(str(error)) from None
             except GONE as error:
                 waiting = first_line(error)
-                if time.monotonic() - began > self._patience:
+                if time.monotonic() - began > self.patience:
                     self._give_up(waiting, time.monotonic() - began)
             if waiting is None:
                 if why:
@@ -132,7 +133,7 @@ class Tie:
                 "(stratagem run makes one by itself)"
             )
         raise TaskLost(
-            f"the parameter servers could not be reached for {seconds:.0f} s (rejoin_timeout={self._patience:g}): "
+            f"the parameter servers could not be reached for {seconds:.0f} s (rejoin_timeout={self.patience:g}): "
             f"{problem.rstrip('.?')}. Either they are not running, or the job is over and they have ended{hint}"
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from stratagem.errors import StrategyError
 from stratagem.keep import ShardRecord, TensorEntry
+from stratagem.parameters.agreements import Label
 from stratagem.parameters.delivery import Contribution
 from stratagem.parameters.link import Link, Outcome
 from stratagem.parameters.planning import JobOptions, ModelPlan
@@ -130,6 +131,7 @@ class _Served:
 
     Attributes:
         compiled: What each function that trains it computes here.
+        is_closed: Whether this worker has left it.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class _Served:
         self.nothing: list[list[Any]] = [[] for _ in plan.parts]
         self._overlaps = overlaps
         self._under_way: Callable[[], Outcome] | None = None
+        self.is_closed = False
 
     def push(self, brought: Contribution) -> Outcome:
         """Push; with overlap, start to, and come back with what the push before it brought."""
@@ -181,6 +184,17 @@ class _Served:
         step, held = self.link.fetch()
         others = [np.array(each) for each in state.flat_state]
         return self.plan.whole(held, others, step, state.recipe)
+
+    def end_fit(self, fit: int) -> None:
+        """Tell the other workers that this one has come to the end of a fit."""
+        self.settle()
+        self.link.meetings.end_fit(fit)
+
+    def agreed(self, state: TrainState, label: Label) -> TrainState:
+        """The state with the values that all workers look at under a label; not to be trained on."""
+        self.settle()
+        params, others = self.plan.taken(self.link.agreed(label), list(state.flat_state))
+        return replace(state, flat_params=params, flat_state=others)
 
     @property
     def has_pushed(self) -> bool:
@@ -244,6 +258,7 @@ class _Served:
 
     def close(self) -> None:
         """Wait for what is under way, and end."""
+        self.is_closed = True
         while self._closing:
             self._closing.pop()()
         self.settle()

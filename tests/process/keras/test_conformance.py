@@ -310,6 +310,18 @@ def test_callbacks_see_the_batches_of_their_own_worker_in_turns(job: Job) -> Non
 
 
 @asked("turns")
+def test_workers_in_turns_evaluate_the_same_values(job: Job) -> None:
+    chief, other = job.of("turns")
+    assert len(set(chief["evaluated"].tolist())) == 4, "training has changed nothing"
+    np.testing.assert_array_equal(chief["evaluated"], other["evaluated"])
+    np.testing.assert_array_equal(chief["predicted"], other["predicted"])
+    assert len(set(chief["met/val_loss"].tolist())) == 3
+    np.testing.assert_array_equal(chief["met/val_loss"], other["met/val_loss"])
+    # What a worker has set itself is evaluated as it is: a prediction of one half everywhere.
+    np.testing.assert_allclose([chief["edited"], other["edited"]], 0.25, rtol=1e-6)
+
+
+@asked("turns")
 def test_the_chief_stops_workers_in_turns(job: Job) -> None:
     chief, other = job.of("turns")
     assert chief["epochs"] == 3

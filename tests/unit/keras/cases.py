@@ -272,7 +272,8 @@ def nested(place: Place) -> Found:
         usual = NestedMetrics([keras.layers.Dense(1)])
         usual.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae", "accuracy"])
     found: Found = {}
-    for name, model in {"own": own, "usual": usual}.items():
+    models: dict[str, Any] = {"own": own, "usual": usual}
+    for name, model in models.items():
         seen: list[str] = []
         callback = keras.callbacks.LambdaCallback(
             on_train_batch_end=lambda batch, logs, seen=seen: seen.append(" ".join(sorted(logs)))
@@ -570,12 +571,32 @@ def turns(place: Place) -> Found:
     history = counted.fit(data, epochs=4, shuffle=False, verbose=0, callbacks=[called])
     found = {**told(history), "iterations": np.asarray(counted.optimizer.iterations)}
     found.update(called=called.events, losses=called.losses, steps=called.params["steps"])
+    found["evaluated"] = [counted.evaluate(X, Y, verbose=0)]
+    found["predicted"] = counted.predict(X, verbose=0)
+    for _ in range(3):
+        # Who is ahead trains on while the others have still to evaluate.
+        counted.fit(data, shuffle=False, verbose=0)
+        found["evaluated"].append(counted.evaluate(X, Y, verbose=0))
+
+    def meet(epoch: int, logs: Any) -> None:
+        # Workers that are never more than an epoch apart: whoever is first there decides what is evaluated.
+        (place.directory / f"epoch-{epoch}-{place.worker}").touch()
+        for worker in range(2):
+            _wait_for(place.directory / f"epoch-{epoch}-{worker}")
+
+    callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=meet)]
+    options: dict[str, Any] = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
+    found.update(told(counted.fit(data, epochs=3, validation_data=(X, Y), **options), "met"))
+    counted.set_weights([0 * weight for weight in counted.get_weights()])
+    found["edited"] = counted.evaluate(X, Y, verbose=0)
     # Nobody goes on before all have finished: who has pushed all of its own holds no one up.
     (place.directory / f"worker-{place.worker}").touch()
     _wait_for(place.directory / "worker-0")
     _wait_for(place.directory / "worker-1")
     once = counted.fit(X[:7], Y[:7], shuffle=False, verbose=0, callbacks=[Called()])
     found.update(told(once, "single"))
+    if place.worker == 0:
+        assert np.isfinite(counted.evaluate(X, Y, verbose=0)), "nobody else evaluates"
 
     def stop(epoch: int, logs: Any) -> None:
         if place.worker == 0 and epoch == 2:

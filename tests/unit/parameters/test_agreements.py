@@ -1,0 +1,93 @@
+"""Which values all workers look at, who has to be waited for, and for how long."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stratagem.parameters import protocol
+from stratagem.parameters.agreements import END, Agreements
+from stratagem.parameters.meetings import Meetings
+
+ALL = {0, 1, 2}
+
+
+def test_the_end_of_a_fit_waits_for_all_who_have_not_gone() -> None:
+    book = Agreements()
+    assert book.awaited((1, END), ALL) == [0, 1, 2]
+    book.end(0, 1)
+    book.end(2, 1)
+    assert book.awaited((1, END), ALL) == [1]
+    assert book.awaited((1, END), ALL - {1}) == []
+    assert book.awaited((2, END), ALL) == [0, 1, 2]
+
+
+def test_an_epoch_waits_for_nobody() -> None:
+    assert Agreements().awaited((1, 1), ALL) == []
+
+
+def test_what_is_kept_stands_for_what_was_before_and_is_not_waited_for() -> None:
+    book = Agreements()
+    assert not book.is_kept((1, 1))
+    book.kept = (1, 2)
+    assert [book.is_kept(label) for label in ((1, 1), (1, 2), (1, 3), (1, END), (2, 1))] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    book.kept = (1, END)
+    assert book.awaited((1, END), ALL) == []  # agreed without those who did not come
+
+
+def test_nothing_is_kept_when_the_servers_have_gone_back() -> None:
+    book = Agreements()
+    book.end(0, 1)
+    book.kept = (1, END)
+    book.forget()
+    assert not book.is_kept((1, END))
+    assert book.awaited((1, END), {0}) == []
+
+
+def meeting(answer: Callable[[dict[str, Any]], dict[str, Any]], patience: float) -> Meetings:
+    """The meetings of a worker, whose server 0 answers so."""
+
+    def call(server: int, call: str, fields: dict[str, Any], seconds: float) -> Any:
+        assert (server, call) == (0, protocol.AGREE)
+        return SimpleNamespace(fields=answer(fields))
+
+    tie: Any = SimpleNamespace(
+        call=call,
+        epoch="now",
+        patience=patience,
+        server=SimpleNamespace(task="/job:worker/task:0"),
+        say_waiting=lambda what, seconds: None,
+    )
+    return Meetings(tie, lambda: True)
+
+
+def test_a_worker_that_never_comes_is_waited_for_no_longer_than_it_may_take(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def answer(fields: dict[str, Any]) -> dict[str, Any]:
+        state = protocol.PENDING if fields["waits"] else protocol.OK
+        return {protocol.STATE: state, "waiting": ["/job:worker/task:1"], "pushed": 7}
+
+    meeting(answer, patience=0.01).agree((1, END))
+    assert "does not wait any longer for /job:worker/task:1 to come to the end of fit" in caplog.text
+
+
+def test_a_worker_that_trains_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    steps = iter(range(1, 200))
+
+    def answer(fields: dict[str, Any]) -> dict[str, Any]:
+        step = next(steps)
+        assert fields["waits"]
+        state = protocol.OK if step == 199 else protocol.PENDING
+        return {protocol.STATE: state, "waiting": ["/job:worker/task:1"], "pushed": step}
+
+    # Without any patience: every answer tells of further pushes.
+    meeting(answer, patience=1e-9).agree((1, END))
+    assert not caplog.text
