@@ -165,10 +165,7 @@ class ResidenceOnServers:
                 self._strategy.feed.rest()
                 fetched = self._served.fetch(self._state)
             except StratagemError as error:
-                _log.warning(
-                    "the parameter servers could not be asked for their values (%s): the last ones count",
-                    error,
-                )
+                _log.warning("%s: the last ones count", _unanswered(error))
             else:
                 params, others = self._params_and_layers(fetched)
                 optimizer = [*optimizer[: self._kept], *fetched.flat_opt_state]
@@ -192,9 +189,15 @@ class ResidenceOnServers:
         params, shared, _ = self._edits(self._from_variables())
         if self._served.is_closed or any(each is not None for each in [*params, *shared]):
             return
-        self._take(self._served.agreed(self._trained, label))
+        try:
+            agreed = self._served.agreed(self._trained, label)
+        except StratagemError as error:
+            _log.warning("%s: this worker evaluates the values that it has", _unanswered(error))
+            return
+        self._take(agreed)
         self._agreed = label
-        self.took_back()
+        # What was edited of the optimizer is still to be sent.
+        self._given = (*self._from_variables()[:2], *self._handed[2:])
 
     def end(self) -> None:
         """See `Residence`: the others may wait for this worker before they evaluate."""
@@ -307,6 +310,10 @@ class ResidenceOnServers:
             model.optimizer.variables,
             model.metrics_variables,
         ]
+
+
+def _unanswered(error: StratagemError) -> str:
+    return f"the parameter servers could not be asked for their values ({error})"
 
 
 def _own(value: Any) -> jax.Array:

@@ -315,6 +315,7 @@ def test_workers_in_turns_evaluate_the_same_values(job: Job) -> None:
     assert len(set(chief["evaluated"].tolist())) == 4, "training has changed nothing"
     np.testing.assert_array_equal(chief["evaluated"], other["evaluated"])
     np.testing.assert_array_equal(chief["predicted"], other["predicted"])
+    assert len({*chief["stopped"].tolist(), *other["stopped"].tolist()}) == 1
     assert len(set(chief["met/val_loss"].tolist())) == 3
     np.testing.assert_array_equal(chief["met/val_loss"], other["met/val_loss"])
     # What a worker has set itself is evaluated as it is: a prediction of one half everywhere.

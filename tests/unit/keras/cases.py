@@ -587,6 +587,18 @@ def turns(place: Place) -> Found:
     callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=meet)]
     options: dict[str, Any] = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
     found.update(told(counted.fit(data, epochs=3, validation_data=(X, Y), **options), "met"))
+    if place.worker == 0:
+        counted.optimizer.learning_rate = (
+            0.0  # reaches the servers with the next fit, although it evaluates first
+        )
+    found["stopped"] = [counted.evaluate(X, Y, verbose=0)]
+    if place.worker == 1:
+        _wait_for(place.directory / "has begun")
+    begun = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: (place.directory / "has begun").touch()
+    )
+    counted.fit(data, shuffle=False, verbose=0, callbacks=[begun])
+    found["stopped"].append(counted.evaluate(X, Y, verbose=0))
     counted.set_weights([0 * weight for weight in counted.get_weights()])
     found["edited"] = counted.evaluate(X, Y, verbose=0)
     # Nobody goes on before all have finished: who has pushed all of its own holds no one up.
