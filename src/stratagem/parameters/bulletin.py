@@ -3,9 +3,12 @@
 import threading
 import time
 
+import numpy as np
+
 from stratagem.errors import StrategyError
 from stratagem.parameters.authority import Decision
 from stratagem.parameters.machines import Push
+from stratagem.parameters.protocol import Reading
 
 _REMEMBERED = 16
 
@@ -20,18 +23,18 @@ class Bulletin:
     def __init__(self, workers: tuple[str, ...]) -> None:
         self._workers = workers
         self._changed = threading.Condition()
-        self._metrics: dict[tuple[int, str, int], dict[str, float]] = {}
+        self._metrics: dict[tuple[int, str, int], dict[str, Reading]] = {}
         self._digests: dict[int, tuple[str, bytes]] = {}
         self._notes: dict[str, bytes] = {}
 
-    def add_metrics(self, push: Push, metrics: dict[str, float]) -> None:
+    def add_metrics(self, push: Push, metrics: dict[str, Reading]) -> None:
         """Take the metrics of a push down: of those that make one update, each worker is told the means."""
         with self._changed:
             self._metrics[push[:3]] = metrics
             while len(self._metrics) > _REMEMBERED * len(self._workers):
                 del self._metrics[next(iter(self._metrics))]
 
-    def means(self, decision: Decision) -> dict[str, float]:
+    def means(self, decision: Decision) -> dict[str, Reading]:
         """The means of the metrics over the rows of all pushes of an update; nothing where none were told."""
         if not self._metrics:
             return {}
@@ -39,7 +42,10 @@ class Bulletin:
             told = [(push.rows, self._metrics.get(push[:3], {})) for push in decision.pushes if push.rows]
         rows = sum(count for count, _ in told)
         names = told[0][1] if told else {}
-        return {name: sum(count * metrics.get(name, 0.0) for count, metrics in told) / rows for name in names}
+        return {
+            name: (sum(count * np.asarray(metrics.get(name, 0.0)) for count, metrics in told) / rows).tolist()
+            for name in names
+        }
 
     def check_same(self, worker: int, number: int, digest: bytes) -> None:
         """Raise unless a worker's data begin as those of the first one who told.

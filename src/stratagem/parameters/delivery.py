@@ -9,7 +9,7 @@ from stratagem.errors import RolledBack
 from stratagem.parameters import protocol
 from stratagem.parameters.machines import Push
 from stratagem.parameters.planning import Pieces
-from stratagem.parameters.protocol import OK, PENDING, SEND, STATE
+from stratagem.parameters.protocol import OK, PENDING, SEND, STATE, Reading
 from stratagem.parameters.store import Array
 from stratagem.runtime.wire import Fields, Response
 
@@ -41,7 +41,7 @@ class Contribution:
     rows: int
     gradients: Pieces
     commons: Sequence[Array] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Reading] = field(default_factory=dict)
     base: int | None = None
 
 

@@ -20,7 +20,7 @@ from stratagem.parameters.delivery import Contribution, Delivery
 from stratagem.parameters.machines import Push
 from stratagem.parameters.meetings import Meetings
 from stratagem.parameters.planning import Pieces
-from stratagem.parameters.protocol import OK, STATE
+from stratagem.parameters.protocol import OK, STATE, Reading
 from stratagem.parameters.store import Array
 from stratagem.parameters.tie import GONE, LONG, Tie
 from stratagem.runtime.wire import Response
@@ -47,7 +47,7 @@ class Outcome:
     kind: str
     step: int
     leaves: Pieces | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, Reading] = field(default_factory=dict)
     staleness: int | None = None
     update: int = 0
 

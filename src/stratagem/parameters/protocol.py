@@ -1,6 +1,6 @@
 """The words in which workers and parameter servers talk: names of calls, states of answers, times."""
 
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 FOUND, PROGRAM, FILL, OPEN, JOIN, PAUSE = (
     "parameters.found",
@@ -62,6 +62,8 @@ OK, PENDING, SEND, ROLLED_BACK, WAIT, WANTED, LOST, OVER = (
 """An answer: here it is; ask again; send it again; there is nothing here that the worker knows of, since servers went
 back to an earlier step or begin anew; something is missing; the chief is to bring values; values are lost for good;
 this worker is not needed any more."""
+Reading: TypeAlias = float | list[Any]
+"""A metric as it is told: a number, or a list of them for one that has several."""
 PATIENCE: Final = 1.0
 """Seconds for which a server lets a caller wait before it says that it is still alive."""
 CALL_SECONDS: Final = 20.0

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,9 @@ from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.rows import count_rows
 from stratagem.strategies.workers import Array, Workers
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
+
+_Shapes: TypeAlias = dict[str, list[int]]
+"""The shapes of metrics, by their names."""
 
 
 class Reducer(Protocol):
@@ -111,10 +114,11 @@ class MultiWorkerEngine:
                 others = [np.zeros(other.shape, other.dtype) for kind, other in kinds if kind != "own"]
                 own = [other for kind, other in kinds if kind == "own"]
                 metrics = {}
-            names = plan.names(sorted(metrics) if rows else None)
-            told = [metrics[name] if rows else np.zeros((), np.float32) for name in names]
+            own_shapes = {name: list(metrics[name].shape) for name in sorted(metrics)} if rows else None
+            shapes = plan.shapes(own_shapes)
+            told = [metrics[name] if rows else np.zeros(shape, np.float32) for name, shape in shapes.items()]
             with self._summands([*grads, *others, *told, np.float32(rows)]) as summands:
-                after: tuple[TrainState, Metrics] = updated(state, summands, own, names=names)
+                after: tuple[TrainState, Metrics] = updated(state, summands, own, names=tuple(shapes))
                 # Some summands lie in the memory of other workers, who want it back.
                 jax.block_until_ready(after)
             return after
@@ -131,27 +135,27 @@ def _total(parts: Sequence[Any]) -> Any:
 
 
 class _MetricsPlan:
-    """The names of the metrics, which a worker that has not computed any learns from the others."""
+    """The names and shapes of the metrics, which a worker that has not computed any learns from the others."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._names: tuple[str, ...] | None = None
+        self._shapes: _Shapes | None = None
 
-    def names(self, own: list[str] | None) -> tuple[str, ...]:
-        """The agreed names; asks the others at the first step."""
-        if self._names is None:
+    def shapes(self, own: _Shapes | None) -> _Shapes:
+        """The agreed shapes by name; asks the others at the first step."""
+        if self._shapes is None:
             told = [_decoded(each) for each in self._workers.gather(_encoded(own))]
-            known = [names for names in told if names is not None]
-            if any(names != known[0] for names in known):
+            known = [shapes for shapes in told if shapes is not None]
+            if any(shapes != known[0] for shapes in known):
                 raise StrategyError(f"the workers' loss functions return different metrics: {known}")
-            self._names = tuple(known[0])
-        return self._names
+            self._shapes = known[0]
+        return self._shapes
 
 
-def _encoded(names: list[str] | None) -> Array:
-    return np.frombuffer(json.dumps(names).encode(), np.uint8)
+def _encoded(shapes: _Shapes | None) -> Array:
+    return np.frombuffer(json.dumps(shapes).encode(), np.uint8)
 
 
-def _decoded(array: Array) -> list[str] | None:
-    decoded: list[str] | None = json.loads(array.tobytes())
+def _decoded(array: Array) -> _Shapes | None:
+    decoded: _Shapes | None = json.loads(array.tobytes())
     return decoded

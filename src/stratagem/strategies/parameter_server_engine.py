@@ -84,10 +84,15 @@ class ParameterServerEngine:
                     batch,
                 )
                 gradients = model.plan.scatter([host(grad) for grad in grads])
-            told = {name: float(host(value)) for name, value in own.items()} if averages else {}
+            told = {name: host(value).tolist() for name, value in own.items()} if averages else {}
             shared = [host(common) for common in commons]
             outcome = model.push(Contribution(rows, gradients, shared, told, int(state.step)))
-            metrics = dict(outcome.metrics) if averages and outcome.metrics else own
+            metrics = own
+            if averages and outcome.metrics:
+                metrics = {
+                    name: np.asarray(value) if isinstance(value, list) else value
+                    for name, value in outcome.metrics.items()
+                }
             log.count(rows, outcome.update, metrics)
             told = {**metrics, "global_step": outcome.update, "dropped": model.link.dropped}
             if outcome.staleness is not None:

@@ -265,28 +265,29 @@ class NestedMetrics(keras.Sequential):  # type: ignore[misc]
 
 
 def nested(place: Place) -> Found:
-    """Logs that are dictionaries in dictionaries, which Keras shows without these."""
+    """Logs that are dictionaries in dictionaries, which Keras shows without these; and a metric of several numbers."""
     with place.scope():
         own = NestedLogs()
         own.compile(keras.optimizers.SGD(0.1))
-        usual = NestedMetrics([keras.layers.Dense(1)])
-        usual.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae", "accuracy"])
+        usual = NestedMetrics([keras.layers.Dense(3, "sigmoid")])
+        usual.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae", keras.metrics.F1Score(None, 0.5)])
     found: Found = {}
-    models: dict[str, Any] = {"own": own, "usual": usual}
-    for name, model in models.items():
+    models: dict[str, Any] = {"own": (own, Y), "usual": (usual, Z)}
+    for name, (model, y) in models.items():
         seen: list[str] = []
         callback = keras.callbacks.LambdaCallback(
             on_train_batch_end=lambda batch, logs, seen=seen: seen.append(" ".join(sorted(logs)))
         )
         history = model.fit(
-            X, Y, batch_size=10, epochs=2, validation_data=(X, Y), callbacks=[callback], **_PLAINLY
+            X, y, batch_size=10, epochs=2, validation_data=(X, y), callbacks=[callback], **_PLAINLY
         )
         found.update({**told(history, name), f"{name}/names": sorted(history.history)})
         found[f"{name}/batches"] = seen
-        evaluated = model.evaluate(X, Y, batch_size=10, verbose=0, return_dict=True)
+        evaluated = model.evaluate(X, y, batch_size=10, verbose=0, return_dict=True)
         found.update({f"{name}/evaluate/{each}": value for each, value in evaluated.items()})
-        found.update(numbered(f"{name}/train_on_batch", model.train_on_batch(X[:10], Y[:10])))
-        found.update(numbered(f"{name}/test_on_batch", model.test_on_batch(X[:10], Y[:10])))
+        for method in (model.train_on_batch, model.test_on_batch):
+            batch = method(X[:10], y[:10], return_dict=True)
+            found.update({f"{name}/{method.__name__}/{each}": value for each, value in batch.items()})
     return found
 
 

@@ -1,5 +1,6 @@
 """The parts that need no model: sums over workers, the chief's word, names, and whose callbacks run where."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from stratagem.cluster import ClusterSpec
 from stratagem.keras.companions import accompanied
 from stratagem.keras.control import Control
-from stratagem.keras.sums import added_up, from_chief, gathered
+from stratagem.keras.sums import added_up, from_chief, gathered, mean_logs
 from stratagem.keras.trainable import unique_paths
 
 
@@ -64,6 +65,15 @@ def test_what_workers_have_added_to_the_same_values_is_added_up() -> None:
     np.testing.assert_array_equal(counts, 11 * np.arange(6).reshape(2, 3) - 1)
     assert counts.dtype == np.int32
     assert empty.shape == (0, 4)
+
+
+def test_logs_are_means_over_the_rows_of_all_workers() -> None:
+    theirs = json.dumps([3, {"bias": 1.0, "each": [0.0, 4.0]}]).encode()
+    found = mean_logs(Told(theirs), 1, {"bias": np.float32(5.0), "each": np.asarray([8.0, 0.0])})
+    assert found["bias"] == 2.0
+    np.testing.assert_array_equal(found["each"], [2.0, 3.0])
+    assert mean_logs(Told(theirs), 0, {})["bias"] == 1.0
+    assert mean_logs(Told(json.dumps([0, {}]).encode()), 0, {}) == {}
 
 
 def test_each_fit_has_an_order_of_its_own_and_is_stopped_by_itself() -> None:

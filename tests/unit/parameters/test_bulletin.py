@@ -26,6 +26,14 @@ def test_means_are_weighed_by_rows() -> None:
     assert found == pytest.approx({"loss": 2.0, "accuracy": 0.4})
 
 
+def test_means_of_metrics_that_are_several_numbers() -> None:
+    board = Bulletin(WORKERS)
+    one, other = push(0, rows=30), push(1, rows=10)
+    board.add_metrics(one, {"f1": [1.0, 0.0]})
+    board.add_metrics(other, {"f1": [0.0, 2.0]})
+    assert board.means(Decision(APPLIED, 1, (one, other))) == {"f1": [0.75, 0.5]}
+
+
 def test_a_push_without_rows_has_no_say() -> None:
     board = Bulletin(WORKERS)
     one, empty = push(0, rows=3), push(1, rows=0)
