@@ -43,7 +43,9 @@ class Bulletin:
         rows = sum(count for count, _ in told)
         names = told[0][1] if told else {}
         return {
-            name: (sum(count * np.asarray(metrics.get(name, 0.0)) for count, metrics in told) / rows).tolist()
+            name: np.asarray(
+                sum(count * np.asarray(metrics.get(name, 0.0)) for count, metrics in told) / rows
+            ).tolist()
             for name in names
         }
 
