@@ -68,7 +68,7 @@ def _warn(strategy: str, job: str, config: ClusterConfig) -> None:
         )
     elif job == WORKER and training > 1:
         _log.warning(
-            "%s trains in one process alone, and the cluster (%s) has %d that train: each that runs this script trains a "
+            "%s trains in one process alone, and the cluster (%s) has %d tasks that train: each that runs this script trains a "
             "model of its own, and none learns from another. To train one model use MultiWorkerMirroredStrategy, or "
             "ParameterServerStrategy with ps tasks; to train alone, start it with %s",
             strategy,

@@ -41,7 +41,10 @@ def test_workers_that_each_train_alone(
     (record,) = caplog.records  # once
     assert record.levelno == logging.WARNING
     name = make.__name__
-    assert f"{name} trains in one process alone, and the cluster (TF_CONFIG) has 2" in record.getMessage()
+    assert (
+        f"{name} trains in one process alone, and the cluster (TF_CONFIG) has 2 tasks that train"
+        in record.getMessage()
+    )
     assert "use MultiWorkerMirroredStrategy" in record.getMessage()
     assert "start it with `stratagem run --workers 1 SCRIPT`" in record.getMessage()
 
