@@ -11,7 +11,7 @@ from keras.src.backend import StatelessScope
 
 from stratagem.errors import StratagemError
 from stratagem.keras.arguments import named_arguments
-from stratagem.keras.companions import accompanied
+from stratagem.keras.companions import accompanied, leave_files, listed
 from stratagem.keras.evaluation import Evaluation
 from stratagem.keras.own_batches import NOT_ONE, keep_own_batches
 from stratagem.keras.pipelines import with_pipelines
@@ -48,18 +48,29 @@ class AdoptedModel:
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Train, in step with the other workers."""
         bound = named_arguments("fit", self.model, args, kwargs)
-        bound["callbacks"] = accompanied(self, bound.get("callbacks"))
+        files = self.strategy.workers.files
+        given = listed(bound.get("callbacks"))
+        bound["callbacks"] = accompanied(self, given)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
         self._takes_turns = self.strategy.feed.takes_turns
+        self._next_call()
         try:
-            with with_pipelines("fit", bound) as given:
-                history = self._safely(partial(type(self.model).fit, self.model, **given))
+            with with_pipelines("fit", bound) as taken:
+                history = self._safely(partial(type(self.model).fit, self.model, **taken))
         finally:
             self._takes_turns = False
+            self._next_call()
         if self._residence is not None:
             self._residence.end()
+        if files is not None and leave_files(given):
+            files.catch_up("to end fit, and with it what its callbacks write")
         return history
+
+    def _next_call(self) -> None:
+        """Begin or end a call that all workers make: by these the others know how far the chief is."""
+        if self.strategy.workers.files is not None:
+            self.strategy.workers.files.next_call()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate; workers in step share the rows out, and bring the results together; others agree on the values."""
@@ -87,6 +98,7 @@ class AdoptedModel:
         model = self.model
         bound = named_arguments("train_on_batch", model, args, kwargs)
         wants_dict = bound.pop("return_dict", False)
+        self._next_call()
         with self._dealing(self._training_deal(), self._is_summed_later):
             logs = self._safely(partial(type(model).train_on_batch, model, return_dict=True, **bound))
             if self._adds_up:
@@ -114,7 +126,10 @@ class AdoptedModel:
 
     def _evaluation_deal(self) -> Deal:
         """How batches are dealt out that are only looked at."""
-        return self.strategy.feed.deal() if self.strategy.feed.shares_evaluation else _whole
+        if not self.strategy.feed.shares_evaluation:
+            return _whole
+        self._next_call()
+        return self.strategy.feed.deal()
 
     @contextmanager
     def _dealing(self, deal: Deal, adds_up: bool = False) -> Iterator[None]:
@@ -142,13 +157,15 @@ class AdoptedModel:
         kind = ResidenceOnServers if self.strategy.engine.is_elsewhere else ResidenceHere
         residence: Residence = kind(self.strategy, model)
         self._residence = residence
-        replicas = self.strategy.engine.replicas
+        replicas, files = self.strategy.engine.replicas, self.strategy.workers.files
 
         def train(values: Values, data: Any) -> tuple[Any, Values]:
             if data is NOT_ONE:
                 return dict.fromkeys(residence.log_names or _metric_names(model, values[3]), np.nan), values
             if self._measured_from is None:
                 self._measured_from = values[3]
+            if files is not None:
+                files.next_batch()
             part = self._deal(data)
             placed = part if replicas.is_placed(part) else replicas.place(part)
             metrics, values = residence.advance(values, placed)

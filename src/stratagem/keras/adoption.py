@@ -5,9 +5,11 @@ before, and methods of the user's own are called as always.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from stratagem.keras.adopted import AdoptedModel
+from stratagem.keras.saving import WRITERS, save
 from stratagem.strategies.base import Strategy
 
 _ADOPTED = "_stratagem"
@@ -33,18 +35,19 @@ def adopt(strategy: Strategy, model: Any) -> None:
     # Not by the model's own __setattr__, which would look for layers and variables in it.
     object.__setattr__(model, _ADOPTED, adopted)
     for name in _OVERRIDDEN:
-        object.__setattr__(model, name, _method(adopted, name))
+        # What begins with an underscore is private to Keras, not to us.
+        object.__setattr__(model, name, _method(model, name, getattr(adopted, name.lstrip("_"))))
+    for name in WRITERS:
+        if hasattr(type(model), name):  # a bare trainer has none
+            object.__setattr__(model, name, _method(model, name, partial(save, strategy, model, name)))
     for name in ("train_function", "test_function", "predict_function"):
         object.__setattr__(model, name, None)
 
 
-def _method(adopted: AdoptedModel, name: str) -> Callable[..., Any]:
-    # What begins with an underscore is private to Keras, not to us.
-    override: Callable[..., Any] = getattr(adopted, name.lstrip("_"))
-
+def _method(model: Any, name: str, override: Callable[..., Any]) -> Callable[..., Any]:
     def method(*args: Any, **kwargs: Any) -> Any:
         return override(*args, **kwargs)
 
     method.__name__ = name
-    method.__doc__ = getattr(type(adopted.model), name).__doc__
+    method.__doc__ = getattr(type(model), name).__doc__
     return method

@@ -1,9 +1,9 @@
-"""The arguments of a call of `fit`, `evaluate` or `predict` by name, so that some can be added or changed."""
+"""The arguments of a call of a model's method by name, so that some can be added or changed."""
 
 import inspect
 from typing import Any
 
-from keras.src.trainers.trainer import Trainer
+import keras
 
 from stratagem.errors import StrategyError
 
@@ -23,7 +23,7 @@ def named_arguments(name: str, model: Any, args: tuple[Any, ...], kwargs: dict[s
             "to super().fit"
         )
     # One that passes everything on has Keras's own arguments.
-    method = getattr(Trainer if takes_rest else type(model), name)
+    method = getattr(keras.Model if takes_rest else type(model), name)
     bound = inspect.signature(method).bind(model, *args, **kwargs)
     named = dict(list(bound.arguments.items())[1:])
     for parameter in inspect.signature(method).parameters.values():

@@ -64,8 +64,9 @@ class _RestoreOnly(keras.callbacks.Callback):
         self._backup.on_train_begin(logs)
 
 
+_CHECKPOINTS = (keras.callbacks.ModelCheckpoint, keras.callbacks.OrbaxCheckpoint)
 _WRITERS = (
-    keras.callbacks.ModelCheckpoint,
+    *_CHECKPOINTS,
     keras.callbacks.TensorBoard,
     keras.callbacks.CSVLogger,
     keras.callbacks.ProgbarLogger,
@@ -74,15 +75,23 @@ _WRITERS = (
 
 def accompanied(trained: Trained, callbacks: Any) -> list[Any]:
     """The user's callbacks, as far as they are this worker's, between ours."""
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks = callbacks.callbacks
-    given = [] if callbacks is None else _listed(callbacks)
+    given = listed(callbacks)
     if not trained.strategy.is_chief:
         given = [_reduced(each) for each in given if not isinstance(each, _WRITERS)]
     return [_First(trained), *given, _Last(trained)]
 
 
-def _listed(callbacks: Any) -> list[Any]:
+def leave_files(given: list[Any]) -> bool:
+    """Whether some of the user's callbacks leave files behind that a script may read afterwards, or take them away."""
+    return any(isinstance(each, (*_CHECKPOINTS, keras.callbacks.BackupAndRestore)) for each in given)
+
+
+def listed(callbacks: Any) -> list[Any]:
+    """The user's callbacks, in whatever way they are given."""
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
     return list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
 
 

@@ -10,6 +10,7 @@ from stratagem.errors import WorkerLost
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.uncaught import tell_shortly
+from stratagem.strategies.chief_files import ChiefFiles
 from stratagem.strategies.own_task import worker_tasks
 from stratagem.strategies.parting import ServerParting
 from stratagem.strategies.workers import Array
@@ -31,6 +32,7 @@ class GroupWorkers:
         self.index = tasks.index(server.task)
         self.count = len(tasks)
         self.server = server
+        self.files: ChiefFiles | None = ChiefFiles(server, tasks[0], lambda: self.group.check())
         self.group = Group(server, server.peers, tasks, self.index, options)
         self._forget_exit = at_normal_exit(self.close)
         tell_shortly(WorkerLost)

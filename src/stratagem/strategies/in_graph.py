@@ -19,6 +19,7 @@ from stratagem.runtime.peers import task_name
 from stratagem.runtime.wire.failures import first_line
 from stratagem.strategies.batches import Batches, with_rows
 from stratagem.strategies.begun import Begun, Later
+from stratagem.strategies.chief_files import ChiefFiles
 from stratagem.strategies.crew import Crew
 from stratagem.strategies.engines import Step
 from stratagem.strategies.feeds import Deal
@@ -73,6 +74,7 @@ class InGraphWorkers:
     index = 0
     count = 1
     is_chief = True
+    files: ChiefFiles | None = None
 
     def __init__(self, cluster: ClusterSpec, own_task: str | None, rejoin_timeout: float) -> None:
         indices = cluster.task_indices("worker") if "worker" in cluster.jobs else []

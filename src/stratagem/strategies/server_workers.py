@@ -9,6 +9,7 @@ from stratagem.parameters.link import Link
 from stratagem.parameters.rules import Sync, UpdateRule
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
+from stratagem.strategies.chief_files import ChiefFiles
 from stratagem.strategies.parting import ServerParting
 from stratagem.strategies.workers import Array
 
@@ -50,6 +51,7 @@ class ServerWorkers:
         self.shares_batches = isinstance(rule, Sync) and rule.shares_batches(len(tasks))
         self._is_sync = isinstance(rule, Sync)
         self._chief = tasks[0]
+        self.files: ChiefFiles | None = ChiefFiles(server, tasks[0])
         self._models: list[Served] = []
         self._forget_exit = at_normal_exit(self.close)
 

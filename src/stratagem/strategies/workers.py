@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stratagem.cluster import ClusterSpec
+from stratagem.strategies.chief_files import ChiefFiles
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -18,12 +19,14 @@ class Workers(Protocol):
         count: How many there are.
         is_chief: Whether this one writes what only one should write.
         cluster: The cluster, if there is one.
+        files: The files that all workers save and the chief writes; `None` where one process runs the script.
     """
 
     index: int
     count: int
     is_chief: bool
     cluster: ClusterSpec | None
+    files: ChiefFiles | None
 
     def gather(self, array: Array) -> Sequence[Array]:
         """The arrays of all workers, in their order."""
@@ -41,6 +44,7 @@ class Alone:
     count = 1
     is_chief = True
     cluster: ClusterSpec | None = None
+    files: ChiefFiles | None = None
 
     def gather(self, array: Array) -> Sequence[Array]:
         """Its own array."""

@@ -31,7 +31,7 @@ ALIKE = [
 """What comes to the same under every strategy whose workers are in step."""
 UNTRAINED = ("untrained", "few")
 """What evaluates and predicts before it trains."""
-ALL = (*ALIKE, "noisy", "scaled", "shuffled")
+ALL = (*ALIKE, "noisy", "saved", "scaled", "shuffled")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,11 @@ STARTS = [
         ps=1,
     ),
     Start(
-        {"ParameterServer, in turns": Contender("sg.ParameterServerStrategy()", ("turns",), is_served=True)},
+        {
+            "ParameterServer, in turns": Contender(
+                "sg.ParameterServerStrategy()", ("turns", "saved"), is_served=True
+            )
+        },
         workers=2,
         ps=1,
     ),
@@ -255,6 +259,17 @@ def test_half_precision(job: Job, plain: Job) -> None:
             # A sum that has become infinite is told as such by one process only.
             names = [name for name in expected if not name.startswith("history")]
             compare({name: found[name] for name in names}, {name: expected[name] for name in names}, 1e-4)
+
+
+@asked("saved")
+def test_every_worker_saves_and_loads(job: Job, plain: Job) -> None:
+    (expected,) = plain.of("saved")
+    for found in job.of("saved"):
+        if "turns" in job.contender.cases:
+            assert sorted(found) == sorted(expected)
+            assert all(np.isfinite(value).all() for value in found.values())
+        else:
+            compare(found, expected)
 
 
 @asked("loaded")

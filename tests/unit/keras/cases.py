@@ -413,6 +413,49 @@ def loaded(place: Place) -> Found:
     return found
 
 
+def saved(place: Place) -> Found:
+    """Models that every worker saves and loads: after a training, during one, by callbacks, and where it likes."""
+    directory, options = place.directory, {"batch_size": 7, "shuffle": False, "verbose": 0}
+    with place.scope():
+        inputs = keras.Input((4,))  # Orbax's checkpoints of Sequential models come back with other values
+        model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(keras.layers.Dense(6, "tanh")(inputs)))
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+    found: Found = {}
+
+    def take(path: Path, name: str) -> Any:
+        with place.scope():
+            back = keras.models.load_model(path)
+        found.update(held(back, name))
+        return back
+
+    model.fit(X, Y, **options)
+    for number in range(3):
+        model.save(directory / "model.keras")
+        model = take(directory / "model.keras", f"loaded {number}")
+        model.fit(X, Y, **options)
+    if place.worker == 0:
+        model.save(directory / "chief.keras")
+    own = directory / f"own-{place.worker}.keras"
+    model.save(filepath=str(own))
+    take(own, "own")
+    model.save_weights(directory / "model.weights.h5")
+    model.load_weights(directory / "model.weights.h5")
+
+    def save(epoch: int, logs: Any) -> None:
+        model.save(directory / f"epoch-{epoch}.keras")
+        take(directory / f"epoch-{epoch}.keras", f"epoch {epoch}")
+
+    callbacks = [
+        keras.callbacks.LambdaCallback(on_epoch_end=save),
+        keras.callbacks.ModelCheckpoint(directory / "newest.keras"),
+        keras.callbacks.OrbaxCheckpoint(directory / "orbax"),
+    ]
+    model.fit(X, Y, epochs=2, callbacks=callbacks, **options)
+    take(directory / "newest.keras", "newest")
+    take(directory / "orbax", "orbax")
+    return found
+
+
 def noisy(place: Place) -> Found:
     """Statistics over the batch, and random numbers."""
     with place.scope():
@@ -644,6 +687,7 @@ CASES: dict[str, Case] = {
         intact,
         meddled,
         noisy,
+        saved,
         scaled,
         shuffled,
         turns,

@@ -1,6 +1,7 @@
 """The parts that need no model: sums over workers, the chief's word, names, and whose callbacks run where."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +13,14 @@ from stratagem.keras.companions import accompanied
 from stratagem.keras.control import Control
 from stratagem.keras.sums import added_up, from_chief, gathered, mean_logs
 from stratagem.keras.trainable import unique_paths
+from stratagem.strategies.chief_files import ChiefFiles
 
 
 class Told:
     """Workers of which each has already told what it has; the last is this one."""
 
     cluster: ClusterSpec | None = None
+    files: ChiefFiles | None = None
     is_chief = False
 
     def __init__(self, *others: bytes) -> None:
@@ -100,9 +103,10 @@ def trained(is_chief: bool) -> Any:
     return SimpleNamespace(strategy=SimpleNamespace(is_chief=is_chief))
 
 
-def test_only_the_chief_has_the_callbacks_that_write() -> None:
+def test_only_the_chief_has_the_callbacks_that_write(tmp_path: Path) -> None:
     writers: list[Any] = [
         keras.callbacks.ModelCheckpoint("x.keras"),
+        keras.callbacks.OrbaxCheckpoint(tmp_path),
         keras.callbacks.CSVLogger("x"),
         Writer("x"),
     ]

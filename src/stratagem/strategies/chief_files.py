@@ -1,0 +1,192 @@
+"""Files that one script saves on every worker: the chief writes each of them, and the others wait until it has."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from stratagem.errors import DeadlineExceeded, ProtocolError, TaskLost, TaskUnreachable
+from stratagem.runtime import Server
+from stratagem.runtime.wire import Reply, Request
+from stratagem.runtime.wire.failures import first_line
+
+_log = logging.getLogger("stratagem")
+_CALL: Final = "chief_files"
+NOT_YET, PASSED, SAVED = "not yet", "passed", "saved"
+"""What the chief answers: it is not there yet; it is past that point and has not saved the file; it has."""
+_ANSWER_SECONDS = 2.0
+"""After which the chief answers `NOT_YET`."""
+_CALL_SECONDS = 10.0
+_RETRY_SECONDS = 0.1
+_LOG_EVERY = 5.0
+_LOST_SECONDS = 60.0
+"""How long a chief that does not answer may take to come back."""
+_STILL_SECONDS = 600.0
+"""How long a chief that answers may stand at one point."""
+
+Point: TypeAlias = tuple[int, int]
+"""How many calls that all workers make one has begun or ended, and how many batches it has had in the last of them."""
+Ticket: TypeAlias = tuple[int, int, int]
+"""A point, and which time in a row a path is saved there."""
+
+
+class Course:
+    """How far a worker has come in the script that all workers run, and what it has saved on the way. Pure."""
+
+    def __init__(self) -> None:
+        self.point: Point = (0, 0)
+        self._saved: dict[str, Ticket] = {}
+        self._drawn: dict[str, Ticket] = {}
+
+    def next_call(self) -> None:
+        """Begin or end a call that all workers make."""
+        self.point = (self.point[0] + 1, 0)
+
+    def next_batch(self) -> None:
+        """Come to another batch of the call."""
+        self.point = (self.point[0], self.point[1] + 1)
+
+    def ticket(self, path: str) -> Ticket:
+        """By what the next save of a path is known, on every worker alike."""
+        last = self._drawn.get(path)
+        again = last[2] + 1 if last is not None and last[:2] == self.point else 1
+        self._drawn[path] = ticket = (*self.point, again)
+        return ticket
+
+    def saved(self, path: str, ticket: Ticket) -> None:
+        """The file of that ticket is whole."""
+        self._saved[path] = ticket
+
+    def state(self, path: str | None, ticket: Ticket) -> str:
+        """What has become of a ticket; without a path, whether its point has been reached."""
+        if path is None:
+            return PASSED if self.point >= ticket[:2] else NOT_YET
+        if path in self._saved and self._saved[path] >= ticket:
+            return SAVED
+        return PASSED if self.point > ticket[:2] else NOT_YET
+
+
+class ChiefFiles:
+    """What the workers of a job save, as one of them sees it.
+
+    Args:
+        server: This task's server.
+        chief: The task that writes.
+        check: Raises what has brought the workers' common work to an end.
+    """
+
+    def __init__(self, server: Server, chief: str, check: Callable[[], object] = lambda: None) -> None:
+        self._server = server
+        self._chief = chief
+        self._check = check
+        self._changed = threading.Condition()
+        self._course = Course()
+        if server.task == chief:
+            server.register(_CALL, self._answer)
+
+    def next_call(self) -> None:
+        """This worker begins or ends a call that all workers make, in the same order."""
+        with self._changed:
+            self._course.next_call()
+            self._changed.notify_all()
+
+    def next_batch(self) -> None:
+        """This worker comes to another batch of such a call."""
+        with self._changed:
+            self._course.next_batch()
+            self._changed.notify_all()
+
+    def save(self, path: str, write: Callable[[], object]) -> None:
+        """Have a file written once for all workers that save it here.
+
+        The chief writes and waits for nobody. Another worker waits until the chief has, and writes by itself only what
+        the chief has not saved when it goes on, or what is not to be seen from here: a path of this worker's own.
+
+        Args:
+            path: Where the file goes; a directory is as good.
+            write: Writes it.
+
+        Raises:
+            TaskLost: The chief is lost.
+            DeadlineExceeded: The chief stands still.
+        """
+        is_local = "://" not in path
+        key = os.path.abspath(path) if is_local else path  # noqa: PTH100  it may be a URL
+        with self._changed:
+            ticket = self._course.ticket(key)
+        if self._server.task == self._chief:
+            write()
+            with self._changed:
+                self._course.saved(key, ticket)
+                self._changed.notify_all()
+        elif self._wait(key, ticket, f"to save {path}") != SAVED or (is_local and not os.path.exists(key)):  # noqa: PTH110
+            write()
+
+    def catch_up(self, what: str) -> None:
+        """Wait until the chief has come as far as this worker has.
+
+        Args:
+            what: What the chief is waited for to do.
+
+        Raises:
+            TaskLost: The chief is lost.
+            DeadlineExceeded: The chief stands still.
+        """
+        if self._server.task != self._chief:
+            self._wait(None, (*self._course.point, 0), what)
+
+    def _answer(self, request: Request) -> Reply:
+        path, (call, batch, again) = request.fields["path"], request.fields["ticket"]
+
+        def is_known() -> bool:
+            return self._course.state(path, (call, batch, again)) != NOT_YET
+
+        with self._changed:
+            self._changed.wait_for(is_known, _ANSWER_SECONDS)
+            return Reply(
+                {"state": self._course.state(path, (call, batch, again)), "point": list(self._course.point)}
+            )
+
+    def _wait(self, path: str | None, ticket: Ticket, what: str) -> str:
+        """What has become of a ticket with the chief, once that is known; one that has finished is past it."""
+        fields = {"path": path, "ticket": list(ticket)}
+        began = answered = moved = said = time.monotonic()
+        point, problem = None, ""
+        while not self._server.join(0):  # nobody can be asked after that
+            self._check()
+            try:
+                peer = self._server.peers[self._chief]
+                answer = peer.call(_CALL, fields, timeout=_CALL_SECONDS, wait=False).fields
+            except (TaskLost, TaskUnreachable, DeadlineExceeded, ProtocolError) as error:
+                # The last is that of a chief that is not so far that it answers such calls.
+                if self._server.has_finished(self._chief):
+                    break
+                problem = first_line(error)
+                threading.Event().wait(
+                    _RETRY_SECONDS
+                )  # a chief that comes back has no event to wait for here
+            else:
+                if answer["state"] != NOT_YET:
+                    return str(answer["state"])
+                answered = time.monotonic()
+                if answer["point"] != point:
+                    point, moved = answer["point"], answered
+            now = time.monotonic()
+            if now - answered > _LOST_SECONDS:
+                raise TaskLost(
+                    f"{self._server.task} waited for {self._chief}, the chief, {what}, and has had no answer for "
+                    f"{_LOST_SECONDS:.0f} s ({problem}): start the job again"
+                )
+            if now - moved > _STILL_SECONDS:
+                raise DeadlineExceeded(
+                    f"{self._server.task} waited for {self._chief}, the chief, {what}, which has not gone on for "
+                    f"{_STILL_SECONDS:.0f} s: let every worker save, or the chief alone (if strategy.is_chief: …)"
+                )
+            if now - said > _LOG_EVERY:
+                said = now
+                _log.warning(
+                    "%s waits for the chief %s (%.0f s so far)", self._server.task, what, now - began
+                )
+        return PASSED
