@@ -1,7 +1,7 @@
 """One Keras model under a strategy: what its methods do instead of Keras's own."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from stratagem.keras.companions import accompanied, leave_files, listed
 from stratagem.keras.evaluation import Evaluation
 from stratagem.keras.own_batches import NOT_ONE, keep_own_batches
 from stratagem.keras.pipelines import with_pipelines
+from stratagem.keras.random_state import undisturbed
 from stratagem.keras.residence import ORDER, Residence, ResidenceHere, Values
 from stratagem.keras.served import ResidenceOnServers
 from stratagem.keras.sums import added_up, mean_logs
@@ -56,7 +57,8 @@ class AdoptedModel:
         self._takes_turns = self.strategy.feed.takes_turns
         self._next_call()
         try:
-            with with_pipelines("fit", bound) as taken:
+            apart = undisturbed() if self._draws_apart else nullcontext()
+            with with_pipelines("fit", bound) as taken, apart:
                 history = self._safely(partial(type(self.model).fit, self.model, **taken))
         finally:
             self._takes_turns = False
@@ -66,6 +68,11 @@ class AdoptedModel:
         if files is not None and leave_files(given):
             files.catch_up("to end fit, and with it what its callbacks write")
         return history
+
+    @property
+    def _draws_apart(self) -> bool:
+        """Whether workers draw the orders of batches from a seed of their own, not from what the script is seeded with."""
+        return self.strategy.workers.count > 1 and self.strategy.feed.takes_turns
 
     def _next_call(self) -> None:
         """Begin or end a call that all workers make: by these the others know how far the chief is."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.keras.random_state import peek
 from stratagem.waist import Arrays, Kind, Metrics, Trainable
 
 
@@ -19,7 +20,7 @@ class Control:
     @classmethod
     def new(cls) -> "Control":
         """That of a new job; only the chief's counts."""
-        return cls(np.asarray([np.random.randint(2**24), 0], np.float32))
+        return cls(np.asarray([peek(2**24), 0], np.float32))
 
     def order_of(self, fit: int) -> int:
         """The seed of the order of batches in a `fit`, the first being 1."""

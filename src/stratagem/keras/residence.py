@@ -1,12 +1,12 @@
 """Where a Keras model's values are while it is trained: with this process, as its own variables were."""
 
-import random
 from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.keras.random_state import draw_as_chief
 from stratagem.keras.sums import from_chief, taken_from_chief
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
@@ -28,7 +28,7 @@ class Residence(Protocol):
         ...
 
     def begin(self) -> None:
-        """Before training: all workers begin with the chief's values, and draw the same random orders."""
+        """Before training: all workers begin with the chief's values, and draw the same random numbers."""
         ...
 
     def begin_epoch(self) -> None:
@@ -104,11 +104,10 @@ class ResidenceHere:
             *model.non_trainable_variables,
             *model.optimizer.variables,
         ]
-        seed = np.asarray(np.random.randint(2**31))
-        *values, seed = from_chief(workers, [*(variable.value for variable in variables), seed])
+        values = from_chief(workers, [variable.value for variable in variables])
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
-        seed_orders(int(seed))
+        draw_as_chief(workers)
 
     def begin_epoch(self) -> None:
         """See `Residence`: every worker has changed the same."""
@@ -169,12 +168,6 @@ class ResidenceHere:
         """See `Residence`."""
         if self._strategy.workers.count > 1:
             stop_with_chief(self._strategy, self._model)
-
-
-def seed_orders(seed: int) -> None:
-    """Have Keras shuffle alike on every worker: arrays with NumPy's random numbers, data sets with Python's."""
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
 
 
 def stop_with_chief(strategy: Strategy, model: Any) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 
 from stratagem.errors import StratagemError, StrategyError
 from stratagem.keras.control import Control, Controlled
-from stratagem.keras.residence import ORDER, Values, seed_orders, stop_with_chief
+from stratagem.keras.random_state import draw_as_chief, packed, restore, seed
+from stratagem.keras.residence import ORDER, Values, stop_with_chief
 from stratagem.keras.scaling import is_scaling, unscaled
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
@@ -24,6 +25,7 @@ from stratagem.waist import Arrays, Metrics, TrainState, state_of
 
 _OF_SERVERS = ("global_step", "dropped", "staleness")
 """What a step tells beside what the model does."""
+_BEGUN = "begun fit"
 _log = logging.getLogger(__name__)
 
 
@@ -68,6 +70,28 @@ class ResidenceOnServers:
 
     def begin(self) -> None:
         """See `Residence`."""
+        is_first = self._state is None
+        self._begin()
+        workers = self._strategy.workers
+        if workers.count == 1:
+            return
+        if self._strategy.feed.takes_turns:
+            seed(self._control.order_of(self._fits))  # nobody waits for the chief
+        elif is_first:
+            self._draw_as_noted()
+        else:
+            draw_as_chief(workers)
+
+    def _draw_as_noted(self) -> None:
+        """Draw what the chief draws in the first `fit`, also in a worker that was started again since."""
+        if self._strategy.is_chief and int(self._trained.step) == 0:
+            self._served.note(_BEGUN, packed())
+        elif (note := self._served.noted(_BEGUN)) is not None:
+            restore(note)
+        else:
+            seed(self._control.order_of(self._fits))  # the servers come from a snapshot, which has no notes
+
+    def _begin(self) -> None:
         self._fits += 1
         self._epochs, self._has_ended = 0, False
         if self._state is None:
@@ -79,7 +103,6 @@ class ResidenceOnServers:
                 # The chief's changes are there before anybody looks.
                 self._strategy.workers.gather(np.asarray(0))
             self._state = self._served.renew(self._state)
-        seed_orders(self._control.order_of(self._fits))
         self._take(self._state)
         self._given = self._from_variables()
 
@@ -113,7 +136,7 @@ class ResidenceOnServers:
 
     def _entered(self, values: Values) -> TrainState:
         if self._state is None:
-            self.begin()
+            self._begin()
             values = self._handed
         state = self._trained
         if values is not self._given:

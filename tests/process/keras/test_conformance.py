@@ -27,11 +27,12 @@ ALIKE = [
     "backed_up",
     "loaded",
     "failing",
+    "shuffled",
 ]
 """What comes to the same under every strategy whose workers are in step."""
 UNTRAINED = ("untrained", "few")
 """What evaluates and predicts before it trains."""
-ALL = (*ALIKE, "noisy", "saved", "scaled", "shuffled")
+ALL = (*ALIKE, "noisy", "saved", "scaled")
 
 
 @dataclass(frozen=True)
@@ -296,11 +297,9 @@ def test_who_is_not_chief_is_told_once_that_it_has_no_say(job: Job) -> None:
 
 
 @asked("shuffled")
-def test_all_workers_draw_the_same_order(job: Job) -> None:
-    found = job.of("shuffled")
-    for each in found:
-        assert len(set(map(tuple, each["order"].reshape(6, 3)))) > 1, "the same order in every epoch"
-        compare(each, found[0])
+def test_every_epoch_has_an_order_of_its_own(job: Job) -> None:
+    for each in job.of("shuffled"):
+        assert len(set(map(tuple, each["order"].reshape(6, 3)))) > 1
 
 
 @asked("turns")
@@ -312,6 +311,7 @@ def test_workers_in_turns_make_one_pass_together(job: Job, proves: Proves) -> No
     for each in found:
         assert np.isfinite(each["history/loss"]).all()
         assert each["history/loss"].shape == (4,)
+        assert each["undisturbed"], "what the script draws afterwards is not what it was seeded with"
 
 
 @asked("turns")

@@ -3,6 +3,7 @@
 Where each training is to go on, a `Place` says.
 """
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -572,7 +573,7 @@ def meddled(place: Place) -> Found:
 
 
 def shuffled(place: Place) -> Found:
-    """Orders that are drawn at random, of blocks and of rows."""
+    """Orders and initial values that are drawn at random, in one training and the next."""
     order: list[int] = []
 
     class Recorded(Blocks):
@@ -580,12 +581,21 @@ def shuffled(place: Place) -> Found:
             order.append(index)
             return super().__getitem__(index)
 
-    with place.scope():
-        model = dense()
-        model.compile("sgd", "mse")
-    model.fit(Recorded(X, Y, sizes=(7,) * 3), epochs=6, verbose=0)
-    model.fit(X, Y, batch_size=7, epochs=2, verbose=0)
-    return {"order": order[-18:], **held(model)}  # before them Keras draws to see what they look like
+    def made() -> Any:
+        with place.scope():
+            model = dense()
+            model.compile("sgd", "mse")
+        return model
+
+    first = made()
+    found = told(first.fit(Recorded(X, Y, sizes=(7,) * 3), epochs=6, verbose=0), "blocks")
+    found["order"] = order[-18:]  # before them Keras draws to see what they look like
+    found.update(told(first.fit(X, Y, batch_size=7, epochs=2, verbose=0), "rows"))
+    second = made()
+    found.update(held(second, "new"))
+    found.update(told(second.fit(X, Y, batch_size=7, epochs=2, verbose=0), "second"))
+    found.update({"python": random.random(), "numpy": np.random.standard_normal(3)})
+    return {**found, **held(first, "first"), **held(second, "second")}
 
 
 class Called(keras.callbacks.Callback):  # type: ignore[misc]
@@ -611,9 +621,11 @@ def turns(place: Place) -> Found:
         for model in (counted, stopped):
             model.compile(keras.optimizers.SGD(0.1), "mse")
     data = Blocks(X, Y, sizes=(7, 7, 7))
+    before = random.getstate()[1]
     called = Called()
-    history = counted.fit(data, epochs=4, shuffle=False, verbose=0, callbacks=[called])
+    history = counted.fit(data, epochs=4, verbose=0, callbacks=[called])
     found = {**told(history), "iterations": np.asarray(counted.optimizer.iterations)}
+    found["undisturbed"] = random.getstate()[1] == before
     found.update(called=called.events, losses=called.losses, steps=called.params["steps"])
     found["evaluated"] = [counted.evaluate(X, Y, verbose=0)]
     found["predicted"] = counted.predict(X, verbose=0)
