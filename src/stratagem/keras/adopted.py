@@ -43,6 +43,7 @@ class AdoptedModel:
         self._adds_up = False
         self._takes_turns = False
         self._is_failing = False
+        self._is_training = False
 
     # What users call.
 
@@ -56,18 +57,26 @@ class AdoptedModel:
             bound["verbose"] = 0
         self._takes_turns = self.strategy.feed.takes_turns
         self._next_call()
+        self._is_training = True
         try:
             apart = undisturbed() if self._draws_apart else nullcontext()
             with with_pipelines("fit", bound) as taken, apart:
                 history = self._safely(partial(type(self.model).fit, self.model, **taken))
         finally:
-            self._takes_turns = False
+            self._takes_turns = self._is_training = False
             self._next_call()
         if self._residence is not None:
             self._residence.end()
         if files is not None and leave_files(given):
             files.catch_up("to end fit, and with it what its callbacks write")
         return history
+
+    def take_over(self, path: Any) -> None:
+        """Take over the values of a file, but in a training, which goes by those on the servers."""
+        if not self._is_training:
+            self.model.load_weights(path)
+            if self._residence is not None:
+                self._residence.took_back()
 
     @property
     def _draws_apart(self) -> bool:

@@ -39,7 +39,7 @@ def adopt(strategy: Strategy, model: Any) -> None:
         object.__setattr__(model, name, _method(model, name, getattr(adopted, name.lstrip("_"))))
     for name in WRITERS:
         if hasattr(type(model), name):  # a bare trainer has none
-            object.__setattr__(model, name, _method(model, name, partial(save, strategy, model, name)))
+            object.__setattr__(model, name, _method(model, name, partial(save, adopted, name)))
     for name in ("train_function", "test_function", "predict_function"):
         object.__setattr__(model, name, None)
 

@@ -7,25 +7,34 @@ from typing import Any
 
 import keras
 
+from stratagem.keras.adopted import AdoptedModel
 from stratagem.keras.arguments import named_arguments
-from stratagem.strategies.base import Strategy
 
 WRITERS = ("save", "save_weights", "export")
 """The methods of a model that write files."""
 _SINGLE_FILES = (".keras", ".h5", ".hdf5")
 
 
-def save(strategy: Strategy, model: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Call one of these methods: on the chief, and elsewhere where the chief does not write the same."""
+def save(adopted: AdoptedModel, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Call one of these methods: on the chief, and elsewhere where the chief does not write the same.
+
+    Workers that do not train in step have different values: who has left the writing to the chief takes over what the
+    chief has written.
+    """
+    strategy, model = adopted.strategy, adopted.model
     write: Callable[..., Any] = getattr(type(model), name)
     files = strategy.workers.files
     named = named_arguments(name, model, args, kwargs)
     path = named.get("filepath")
     if files is None or not isinstance(path, str | os.PathLike):
         return write(model, *args, **kwargs)
-    if _is_one_file(model, name, named):
-        return files.save(os.fspath(path), lambda: _replace(strategy.workers.index, model, write, named))
-    return files.save(os.fspath(path), lambda: write(model, **named))
+    if not _is_one_file(model, name, named):
+        files.save(os.fspath(path), lambda: write(model, **named))
+        return None
+    is_written = files.save(os.fspath(path), lambda: _replace(strategy.workers.index, model, write, named))
+    if not is_written and strategy.feed.takes_turns:
+        adopted.take_over(path)
+    return None
 
 
 def _is_one_file(model: Any, name: str, named: dict[str, Any]) -> bool:

@@ -98,7 +98,7 @@ class ChiefFiles:
             self._course.next_batch()
             self._changed.notify_all()
 
-    def save(self, path: str, write: Callable[[], object]) -> None:
+    def save(self, path: str, write: Callable[[], object]) -> bool:
         """Have a file written once for all workers that save it here.
 
         The chief writes and waits for nobody. Another worker waits until the chief has, and writes by itself only what
@@ -107,6 +107,9 @@ class ChiefFiles:
         Args:
             path: Where the file goes; a directory is as good.
             write: Writes it.
+
+        Returns:
+            Whether this worker has written it.
 
         Raises:
             TaskLost: The chief is lost.
@@ -121,8 +124,12 @@ class ChiefFiles:
             with self._changed:
                 self._course.saved(key, ticket)
                 self._changed.notify_all()
-        elif self._wait(key, ticket, f"to save {path}") != SAVED or (is_local and not os.path.exists(key)):  # noqa: PTH110
-            write()
+            return True
+        is_there = self._wait(key, ticket, f"to save {path}") == SAVED
+        if is_there and (not is_local or os.path.exists(key)):  # noqa: PTH110
+            return False
+        write()
+        return True
 
     def catch_up(self, what: str) -> None:
         """Wait until the chief has come as far as this worker has.

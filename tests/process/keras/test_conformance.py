@@ -269,6 +269,7 @@ def test_every_worker_saves_and_loads(job: Job, plain: Job) -> None:
         if "turns" in job.contender.cases:
             assert sorted(found) == sorted(expected)
             assert all(np.isfinite(value).all() for value in found.values())
+            assert [found[f"difference {number}"] for number in range(3)] == [0, 0, 0]
         else:
             compare(found, expected)
 

@@ -432,7 +432,10 @@ def saved(place: Place) -> Found:
     model.fit(X, Y, **options)
     for number in range(3):
         model.save(directory / "model.keras")
-        model = take(directory / "model.keras", f"loaded {number}")
+        back = take(directory / "model.keras", f"loaded {number}")
+        pairs = zip(model.get_weights(), back.get_weights(), strict=True)
+        found[f"difference {number}"] = max(abs(mine - other).max() for mine, other in pairs)
+        model = back
         model.fit(X, Y, **options)
     if place.worker == 0:
         model.save(directory / "chief.keras")
