@@ -28,7 +28,7 @@ $(VENV)/.docs: $(VENV)/.ready
 
 $(PEER)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PEER)
-	$(PEER)/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' tensorflow-cpu torch==2.13.0
+	$(PEER)/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' tensorflow-cpu torch==2.13.0 pandas
 	touch $@
 
 $(BENCH)/.ready: pyproject.toml
@@ -56,7 +56,7 @@ test-wheel:  ## the same tests, of a wheel that is built here and installed into
 table: $(VENV)/.ready  ## the READMEs' table of what the last `make test` has proved
 	$(BIN)/python tests/proofs.py $(PROVED)
 
-test-peer: $(PEER)/.ready  ## the tests against TensorFlow and PyTorch, in an environment of their own
+test-peer: $(PEER)/.ready  ## the tests against TensorFlow and PyTorch, and Keras's own tests in scopes, in an environment of their own
 	$(PEER)/bin/pytest tests/peer
 
 lint: $(VENV)/.ready  ## style, format, types, layers

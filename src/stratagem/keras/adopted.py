@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.sparse import JAXSparse
 from keras.src.backend import StatelessScope
 
 from stratagem.errors import StratagemError
@@ -288,7 +289,7 @@ class AdoptedModel:
             try:
                 for number in range(model.steps_per_execution):
                     try:
-                        data = next(iterator)
+                        data = _dense(next(iterator))
                     except StopIteration:
                         if number == 0:
                             raise
@@ -344,6 +345,15 @@ def _are_gone(values: Values) -> bool:
 
 def _whole(batch: Any) -> Any:
     return batch
+
+
+def _dense(batch: Any) -> Any:
+    """A batch whose rows can be told apart: what sparse arrays are made of has other rows than they have."""
+    return jax.tree.map(lambda leaf: leaf.todense() if _is_sparse(leaf) else leaf, batch, is_leaf=_is_sparse)
+
+
+def _is_sparse(leaf: Any) -> bool:
+    return isinstance(leaf, JAXSparse)
 
 
 def _last(several: list[Any]) -> Any:

@@ -1,6 +1,6 @@
 """Training under a strategy of one device, where it does not go its usual way; the results are those of plain Keras."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import jax
 import keras
 import numpy as np
 import pytest
+from jax.experimental.sparse import BCOO
 
 import stratagem as sg
 from unit.keras.beside_plain_keras import OPTIONS, both, check, check_batches
@@ -136,12 +137,18 @@ def from_generator() -> Iterator[Any]:
         yield X[start : start + 7], Y[start : start + 7]
 
 
+def from_sparse() -> Iterator[Any]:
+    for x, y in from_generator():
+        yield BCOO.fromdense(np.where(x > 0, x, 0)), y
+
+
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")
 @pytest.mark.filterwarnings(
     "ignore:Your input ran out of data:UserWarning"
 )  # Keras says so of every finite one
-def test_batches_of_a_generator(strategy: sg.OneDeviceStrategy) -> None:
-    check_batches(strategy, from_generator)
+@pytest.mark.parametrize("make", [from_generator, from_sparse])
+def test_batches_of_generators(strategy: sg.OneDeviceStrategy, make: Callable[[], Any]) -> None:
+    check_batches(strategy, make)
 
 
 # Pipelines.
