@@ -17,8 +17,15 @@ import stratagem as sg
 os.environ["KERAS_BACKEND"] = "jax"
 sg.configure(virtual_devices=2)
 
-EXCEPTIONS: dict[str, str] = {}
-"""Which tests fail, by a part of their names, and why; all others have to pass, and these have to fail."""
+_DISTRIBUTED = "a keras.distribution is refused in a scope"
+EXCEPTIONS: dict[str, str] = {
+    "::test_jit_fit_with_out_shardings_logic_distributed": _DISTRIBUTED,
+    "::test_distributed_checkpoint_functionality": _DISTRIBUTED,
+    "::test_distributed_checkpoint_resharding": _DISTRIBUTED,
+    "::test_custom_summary": "a strategy compiles its step also with jit_compile=False: no layer can look at values",
+    "::test_legacy_load_skips_missing_nested_containers": "the file that it reads is not in the package of Keras",
+}
+"""Which tests fail, by the ends of their names, and why: these have to fail, and all others have to pass."""
 
 
 def _always(*args: Any) -> Any:
@@ -37,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for name, reason in EXCEPTIONS.items():
-            if name in item.nodeid:
+            if item.nodeid.endswith(name):
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 
