@@ -13,7 +13,7 @@ A map, from the outside in:
     part, store, cutting       one server's part of a model: values and pushes, versions, cuts on disk
     averaging                  the mean of several pushes and the update that it makes, as one program
     authority, machines        deciding: who takes part, which pushes make which update
-    gatherings                 what workers show each other
+    gatherings, agreements     what workers show each other; of which values they evaluate
     rules, config, protocol    the user's wishes, and the words in which both sides talk
     locks                      many readers, one writer
 """

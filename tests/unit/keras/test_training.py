@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -139,7 +140,7 @@ def from_generator() -> Iterator[Any]:
 
 def from_sparse() -> Iterator[Any]:
     for x, y in from_generator():
-        yield BCOO.fromdense(np.where(x > 0, x, 0)), y
+        yield BCOO.fromdense(jnp.where(x > 0, x, 0)), y
 
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")
