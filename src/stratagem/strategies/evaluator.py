@@ -6,6 +6,7 @@ from stratagem.cluster import ClusterConfig, ClusterSpec
 from stratagem.cluster.roles import EVALUATOR
 from stratagem.errors import StrategyError
 from stratagem.runtime.peers import task_name
+from stratagem.strategies.chief_files import ChiefFiles
 from stratagem.strategies.engines import Engine, MirroredEngine, Step
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.workers import Array, Workers
@@ -61,6 +62,7 @@ class EvaluatorAlone:
     index = 0
     count = 1
     is_chief = False
+    files: ChiefFiles | None = None
 
     def __init__(self, config: ClusterConfig) -> None:
         self.cluster: ClusterSpec | None = config.cluster
