@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from stratagem.errors import StrategyError as StrategyError
     from stratagem.errors import TaskLost as TaskLost
     from stratagem.errors import TaskUnreachable as TaskUnreachable
+    from stratagem.errors import UnknownCall as UnknownCall
     from stratagem.errors import VariableMismatch as VariableMismatch
     from stratagem.errors import VariableNotFound as VariableNotFound
     from stratagem.errors import WorkerLost as WorkerLost
@@ -157,6 +158,7 @@ _HOMES = {
     "TaskUnreachable": "stratagem.errors",
     "TrainSpec": "stratagem.estimator",
     "TrainState": "stratagem.waist",
+    "UnknownCall": "stratagem.errors",
     "VariableMismatch": "stratagem.errors",
     "VariableNotFound": "stratagem.errors",
     "WorkerLost": "stratagem.errors",

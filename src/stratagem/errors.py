@@ -14,6 +14,7 @@ StratagemError
 │   ├── DeadlineExceeded (TimeoutError)    the task did not answer in time
 │   ├── AuthenticationError                wrong or missing secret, or TLS that does not fit
 │   ├── ProtocolError                      another protocol version, or bytes that are no frame
+│   │   └── UnknownCall                    a call that the task does not answer
 │   ├── LimitExceeded                      more bytes, connections or variables than the server allows
 │   ├── ProgramRefused                     a shipped program with an operation that is not allowed
 │   ├── VariableNotFound (LookupError)     no variable of that name on the task
@@ -93,6 +94,10 @@ class AuthenticationError(RemoteError):
 
 class ProtocolError(RemoteError):
     """The far side speaks another version of the protocol, or sent bytes that are no frame."""
+
+
+class UnknownCall(ProtocolError):
+    """A call that the task does not answer, or not yet."""
 
 
 class LimitExceeded(RemoteError):

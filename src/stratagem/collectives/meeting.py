@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from stratagem.collectives.ledger import Ledger
 from stratagem.collectives.members import Members
-from stratagem.errors import ClusterError, RemoteError, StratagemError, TaskLost, TaskUnreachable
+from stratagem.errors import ClusterError, RemoteError, StratagemError, TaskLost, TaskUnreachable, UnknownCall
 from stratagem.runtime.wire import Fields
 
 _log = logging.getLogger("stratagem")
@@ -54,10 +54,10 @@ def meet(
             )
         except TaskLost as error:
             problem = str(error)
+        except UnknownCall:
+            pass  # it is a server so far, and no worker of the group
         except RemoteError as error:
-            if error.remote_traceback is None:
-                return error
-            # It answered that it knows no such call: it is a server so far, and no worker of the group.
+            return error
         else:
             verdict = _judge(members, ledger, worker, response.fields)
             if verdict is None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from stratagem.errors import DeadlineExceeded, ProtocolError, TaskLost, TaskUnreachable
+from stratagem.errors import DeadlineExceeded, TaskLost, TaskUnreachable, UnknownCall
 from stratagem.runtime import Server
 from stratagem.runtime.wire import Reply, Request
 from stratagem.runtime.wire.failures import first_line
@@ -166,7 +166,7 @@ class ChiefFiles:
             try:
                 peer = self._server.peers[self._chief]
                 answer = peer.call(_CALL, fields, timeout=_CALL_SECONDS, wait=False).fields
-            except (TaskLost, TaskUnreachable, DeadlineExceeded, ProtocolError) as error:
+            except (TaskLost, TaskUnreachable, DeadlineExceeded, UnknownCall) as error:
                 # The last is that of a chief that is not so far that it answers such calls.
                 if self._server.has_finished(self._chief):
                     break

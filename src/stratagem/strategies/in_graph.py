@@ -231,11 +231,10 @@ class InGraphEngine:
 
     def _explained(self, error: TaskLost | TaskUnreachable) -> Exception:
         """What the loss of a server means, if that is what it was."""
-        lost = [server for server in self._options.servers if server in str(error)]
-        if not lost:
+        if error.task not in self._options.servers:
             return error
         return TaskLost(
-            f"{lost[0]} is lost, and the variables that it held with it; in-graph replication has no snapshots. Start the job "
+            f"{error.task} is lost, and the variables that it held with it; in-graph replication has no snapshots. Start the job "
             "again and go on from a checkpoint: save with sg.Checkpointer, restore before the loop. "
             f"What was seen: {first_line(error)}"
         )

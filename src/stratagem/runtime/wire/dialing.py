@@ -10,7 +10,7 @@ from stratagem.errors import AuthenticationError, LimitExceeded, RemoteError, Ta
 from stratagem.runtime.wire.channels import Channel
 from stratagem.runtime.wire.credentials import HOW_TO_SHARE, Credentials
 from stratagem.runtime.wire.deadlines import Deadline
-from stratagem.runtime.wire.foreign import during_connect
+from stratagem.runtime.wire.foreign import during_connect, tls_hint
 from stratagem.runtime.wire.frames import Fields
 from stratagem.runtime.wire.handshake import Welcome, introduce
 from stratagem.runtime.wire.identity import Expected
@@ -107,9 +107,7 @@ class Dialer:
             welcome = self._introduce(channel, binding, deadline)
         except AuthenticationError as error:
             channel.close()
-            if "_ALERT_" in str(error):
-                # A server's verdict on this side's certificate comes only after this side is content.
-                hint = "the far side wants a certificate that its CA has signed: give tls= a cert and a key"
+            if (hint := tls_hint(error)) is not None:
                 raise AuthenticationError(f"{hint} ({error})") from error
             raise
         except BaseException:
@@ -144,10 +142,9 @@ class Dialer:
         try:
             return stream.secure(context, False, deadline)
         except AuthenticationError as error:
-            hint = "its certificate and this side's CA do not fit"
-            if "WRONG_VERSION_NUMBER" in str(error):
-                hint = "the far side does not speak TLS: start it with tls= (STRATAGEM_TLS_CERT, STRATAGEM_TLS_KEY)"
-            raise AuthenticationError(f"{hint} ({error})") from error
+            if tls_hint(error) is not None:
+                raise
+            raise AuthenticationError(f"its certificate and this side's CA do not fit ({error})") from error
 
     def _dial_host(self, name: str, deadline: Deadline) -> Connection | None:
         """Over the server's Unix socket; `None` if it is not on this host, or not any more."""

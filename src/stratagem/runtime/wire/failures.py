@@ -16,6 +16,7 @@ def describe_failure(error: BaseException) -> Fields:
         "class": type(error).__name__,
         "message": _sendable(str(error)[:_LONGEST]),
         "traceback": _sendable(text[-_LONGEST:]),
+        "task": getattr(error, "task", None),
     }
 
 
@@ -39,5 +40,6 @@ def rebuild_failure(fields: Fields, task: str) -> StratagemError:
     error: StratagemError = kind(
         f"{message}\n\nThis happened at {task}:\n{text.rstrip()}" if text else message
     )
-    vars(error).update(task=task, remote_traceback=text or None)
+    about = fields.get("task")  # the far side may tell of another task, to which something has happened
+    vars(error).update(task=about if isinstance(about, str) else task, remote_traceback=text or None)
     return error

@@ -22,6 +22,17 @@ def reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
 
 
+def tls_hint(error: AuthenticationError) -> str | None:
+    """What to do about a TLS connection that could not be made, as far as the library's word for it tells."""
+    word = getattr(error.__cause__, "reason", None) or ""
+    if "_ALERT_" in word:
+        # A server's verdict on this side's certificate comes only after this side is content.
+        return "the far side wants a certificate that its CA has signed: give tls= a cert and a key"
+    if word == "WRONG_VERSION_NUMBER":
+        return "the far side does not speak TLS: start it with tls= (STRATAGEM_TLS_CERT, STRATAGEM_TLS_KEY)"
+    return None
+
+
 def during_transfer(error: OSError) -> RemoteError:
     """For an open connection that failed; what is ours already stays as it is."""
     if isinstance(error, RemoteError):

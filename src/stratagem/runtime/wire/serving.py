@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratagem.errors import AuthenticationError, DeadlineExceeded, ProtocolError, RemoteError, TaskLost
+from stratagem.errors import (
+    AuthenticationError,
+    DeadlineExceeded,
+    ProtocolError,
+    RemoteError,
+    TaskLost,
+    UnknownCall,
+)
 from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.wire.calls import FAILED, LATER, OK, Caller, Handler, Keep, Reply, Request
 from stratagem.runtime.wire.channels import Channel, Message, in_place
@@ -178,7 +185,7 @@ class _Line:
         service, channel = self._service, self._channel
         handler = service.handlers.get(message.subject)
         if handler is None:
-            raise ProtocolError(
+            raise UnknownCall(
                 f"no such call: {message.subject!r:.80}; this task answers {', '.join(sorted(service.handlers))}"
             )
         request = Request(
