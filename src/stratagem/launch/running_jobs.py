@@ -88,9 +88,12 @@ def note(job: RunningJob, name: str) -> Callable[[], None]:
         LaunchError: There is no private directory to note it in.
     """
     path = _directories()[0]
-    with _entered(path, make=True) as directory:
-        _jobs_in(directory)  # removes what is left over
-        for _ in range(_ATTEMPTS):
+    for _ in range(_ATTEMPTS):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            _entered(path, make=True) as directory,
+        ):  # another has removed it
+            _jobs_in(directory)  # removes what is left over
             file = os.open(name, _MAKE_FILE, 0o600, dir_fd=directory)
             try:
                 os.write(file, json.dumps(asdict(job)).encode())
@@ -100,9 +103,7 @@ def note(job: RunningJob, name: str) -> Callable[[], None]:
                 raise
             if _is_there(name, file, directory):
                 return lambda: _forget(path, name, file)
-            os.close(
-                file
-            )  # somebody has found it before it was locked, and taken it for one that is left over
+            os.close(file)  # somebody found it before it was locked, and took it for one that is left over
     raise LaunchError(f"a note of this job in {path} does not stay there")
 
 
@@ -226,5 +227,7 @@ def _forget(path: Path, name: str, file: int) -> None:
         with contextlib.suppress(OSError, LaunchError), _entered(path, make=False) as directory:
             if _is_there(name, file, directory):
                 os.unlink(name, dir_fd=directory)
+        with contextlib.suppress(OSError):
+            path.rmdir()  # unless others have jobs noted there
     finally:
         os.close(file)
