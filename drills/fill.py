@@ -4,6 +4,7 @@ Training goes on, what could not be written is told, and what was written last i
 """
 
 import contextlib
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -96,7 +97,10 @@ def _lose(job: Job, servers: list[Task], workers: list[Task], victim: int, cuts:
     servers[victim].kill()
     servers[victim] = job.serve(victim)
     for worker in workers:
-        worker.says(f"is back, at step {latest}\n")
+        worker.says("is back, at step")
+    # Who is back first may train before the other is.
+    steps = [int(re.findall(r"is back, at step (\d+)", worker.text)[-1]) for worker in workers]
+    assert min(steps) == latest, f"back at steps {steps}, and the last cut is of step {latest}"
 
 
 Round = Callable[[Nursery, Path, Path, str, Random], None]

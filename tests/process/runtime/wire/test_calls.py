@@ -479,9 +479,11 @@ def test_status_counts() -> None:
                 peer.call("nonsense")
             # A call is counted once its answer is out.
             until("both calls are counted", lambda: len(listener.status().calls) == 2)
+            # The first connection is over the network; it goes when this host turns out to be the same.
+            until("one connection is left", lambda: listener.status().connections == 1)
             found = listener.status()
             assert found.calls == {"echo": 1, "unknown": 1}
-            assert (found.failures, found.connections) == (1, 1)
+            assert found.failures == 1
             assert 100_000 < found.bytes_in < 101_000
             assert 100_000 < found.bytes_out < 104_000
             assert "nonsense" in (found.last_error or "")
