@@ -72,6 +72,11 @@ class AdoptedModel:
             files.catch_up("to end fit, and with it what its callbacks write")
         return history
 
+    def agree(self, is_validation: bool = False) -> None:
+        """Take the values that all workers look at, where each may have others."""
+        if self._residence is not None:
+            self._residence.agree(is_validation)
+
     def take_over(self, path: Any) -> None:
         """Take over the values of a file, but in a training, which goes by those on the servers."""
         if not self._is_training:
@@ -94,8 +99,7 @@ class AdoptedModel:
         bound = named_arguments("evaluate", self.model, args, kwargs)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
-        if self._residence is not None:
-            self._residence.agree(bound.get("_use_cached_eval_dataset", False))
+        self.agree(bound.get("_use_cached_eval_dataset", False))
         shares = self.strategy.feed.shares_evaluation
         with with_pipelines("evaluate", bound) as given, self._dealing(self._evaluation_deal(), shares):
             return self._safely(partial(type(self.model).evaluate, self.model, **given))
@@ -105,8 +109,7 @@ class AdoptedModel:
         bound = named_arguments("predict", self.model, args, kwargs)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
-        if self._residence is not None:
-            self._residence.agree(is_validation=False)
+        self.agree()
         with with_pipelines("predict", bound) as given, self._dealing(self._evaluation_deal()):
             return self._safely(partial(type(self.model).predict, self.model, **given))
 

@@ -28,6 +28,7 @@ def save(adopted: AdoptedModel, name: str, /, *args: Any, **kwargs: Any) -> Any:
     path = named.get("filepath")
     if files is None or not isinstance(path, str | os.PathLike):
         return write(model, *args, **kwargs)
+    adopted.agree()  # or what is saved would be older than what is evaluated
     if not _is_one_file(model, name, named):
         files.save(os.fspath(path), lambda: write(model, **named))
         return None

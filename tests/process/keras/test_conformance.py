@@ -269,7 +269,8 @@ def test_every_worker_saves_and_loads(job: Job, plain: Job) -> None:
         if "turns" in job.contender.cases:
             assert sorted(found) == sorted(expected)
             assert all(np.isfinite(value).all() for value in found.values())
-            assert [found[f"difference {number}"] for number in range(3)] == [0, 0, 0]
+            for what in ("difference", "predicted"):
+                assert [found[f"{what} {number}"] for number in range(3)] == [0, 0, 0], what
         else:
             compare(found, expected)
 

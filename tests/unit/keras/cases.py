@@ -435,6 +435,7 @@ def saved(place: Place) -> Found:
         back = take(directory / "model.keras", f"loaded {number}")
         pairs = zip(model.get_weights(), back.get_weights(), strict=True)
         found[f"difference {number}"] = max(abs(mine - other).max() for mine, other in pairs)
+        found[f"predicted {number}"] = abs(model.predict(X, verbose=0) - back.predict(X, verbose=0)).max()
         model = back
         model.fit(X, Y, **options)
     if place.worker == 0:
