@@ -1,6 +1,7 @@
 """Runs the code blocks of a page, in a directory of its own."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -65,4 +66,5 @@ def _with_these_binaries(command: str) -> str:
     """Make is to use what the tests are run with, and not to make it first."""
     if not command.startswith("make "):
         return command
-    return f"make --silent --directory={ROOT} --old-file=.venv/.ready BIN={_binaries()} {command[5:]}"
+    binaries = os.path.relpath(_binaries(), ROOT)  # in a recipe, a space in it would end the word
+    return f"make --silent --directory={shlex.quote(str(ROOT))} --old-file=.venv/.ready BIN={binaries} {command[5:]}"

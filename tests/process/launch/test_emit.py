@@ -23,7 +23,9 @@ BIN = Path(sys.executable).parent
 SECONDS = 90
 
 SRUN = f"""\
-#!{sys.executable}
+#!/bin/sh
+'''exec' "{sys.executable}" "$0" "$@"
+' '''
 # Stands in for srun: tasks of one step, in blocks, on nodes that are all this machine; ends with the worst of them.
 import os, subprocess, sys, threading, time
 
