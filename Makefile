@@ -10,12 +10,15 @@ ROUNDS ?= 50
 # What the user gave; every benchmark has a number of rounds of its own.
 GIVEN_ROUNDS := $(if $(filter file,$(origin ROUNDS)),,$(ROUNDS))
 SEED ?= 0
+MINUTES ?= 60
 # What is installed to be tested: this directory, or a wheel.
 INSTALLED ?= --editable '.[test]'
 PYTEST = $(BIN)/pytest $(PYTEST_OPTIONS) --proved $(PROVED)
 PROVED := build/proved.json
+# Tests start a thousand interpreters: each would compile all modules again where the environment forbids bytecode.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-wheel table test-peer lint format docs drills bench bench-peers clean
+.PHONY: demo test test-wheel test-pythons table test-peer lint format docs drills soak bench bench-peers clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +56,16 @@ test-wheel:  ## the same tests, of a wheel that is built here and installed into
 	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	$(MAKE) test VENV=$(WHEEL) INSTALLED="$$(ls dist/*.whl)[test]"
 
+SMOKE := test_readme.py runtime/test_session.py parameters/test_start.py strategies/test_multi_worker.py
+
+test-pythons:  ## the unit tests and some of the process tests, on every Python from 3.11 on that is found here
+	set -e; for each in $$($(PYTHON) tests/pythons.py); do \
+	  environment=.venv-$$($$each -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  $(MAKE) $$environment/.ready VENV=$$environment PYTHON=$$each; \
+	  $$environment/bin/pytest --numprocesses $(TESTERS) --dist loadfile tests/unit; \
+	  $$environment/bin/pytest --numprocesses $(TESTERS) --dist loadfile $(addprefix tests/process/,$(SMOKE)); \
+	done
+
 table: $(VENV)/.ready  ## the READMEs' table of what the last `make test` has proved
 	$(BIN)/python tests/proofs.py $(PROVED)
 
@@ -75,6 +88,9 @@ docs: $(VENV)/.docs  ## the documentation, into site/
 drills: $(VENV)/.ready  ## break things on purpose: make drills ROUNDS=50 SEED=0, or some: ONLY='cut fill'
 	$(BIN)/python -m drills --rounds $(ROUNDS) --seed $(SEED) $(addprefix --only ,$(ONLY))
 
+soak: $(VENV)/.ready  ## train with a kill every 20 s, and see that no task grows: make soak MINUTES=60
+	$(BIN)/python -m drills.soak --minutes $(MINUTES) --seed $(SEED)
+
 bench: $(VENV)/.ready  ## the runtime against bare loops that move the same bytes
 	$(BIN)/python -m benchmarks.wire
 	$(BIN)/python -m benchmarks.session
@@ -84,4 +100,4 @@ bench-peers: $(BENCH)/.ready  ## all against bare JAX, TensorFlow and PyTorch, i
 	BENCHMARK_COMMAND='make bench-peers$(GIVEN_ROUNDS:%= ROUNDS=%)' $(BENCH)/bin/python -m benchmarks $(GIVEN_ROUNDS:%=--rounds %)
 
 clean:
-	rm -rf $(VENV) $(PEER) $(BENCH) $(WHEEL) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-3.* $(PEER) $(BENCH) $(WHEEL) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -26,6 +26,7 @@ DRILLS: dict[str, Callable[[int, int], Iterable[Outcome]]] = {
     "launcher": launcher.drills,
     "wire": wire.drills,
     "parameter-servers": parameter_servers.drills,
+    "any-moment": parameter_servers.drills_at_any_moment,
     "multi-worker": multi_worker.drills,
     "cut": cut.drills,
     "slow": slow.drills,

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from drills.hosts import Host, enter
 from drills.processes import Marked, fork, until
+from drills.quick_compiling import QUICKLY
 from stratagem import environment
 from stratagem.launch.plan import tf_config
 from stratagem.launch.ports import ReservedPort
@@ -186,7 +187,7 @@ class Nursery:
                 "PYTHONPATH": os.pathsep.join(map(str, [*paths, ROOT])),
                 environment.SECRET: "known to all tasks",
                 environment.LOG_LEVEL: "info",
-                "XLA_FLAGS": "--xla_backend_optimization_level=0",
+                **QUICKLY,
             },
         )
         os.close(read)

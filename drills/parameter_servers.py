@@ -1,129 +1,109 @@
 """Kill parameter servers, workers and the chief at random moments: training finishes, and its counts are right."""
 
-import contextlib
-import os
-import re
-import signal
 import subprocess
-import tempfile
 import time
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from random import Random
+from threading import Timer
 
-from drills import counted
-from drills.processes import Marked, NotInTime, launcher, until
+from drills.counted_job import RULES, TASKS, CountedJob
+from drills.processes import NotInTime
 from drills.table import Outcome
 
-SCRIPT = counted.TASK
-RULES = {
-    "async": "sg.Async()",
-    "sync with a backup": "sg.Sync(replicas_to_aggregate=2, total_num_replicas=3)",
-    "bounded staleness": "sg.BoundedStaleness(4)",
-    "sync": "sg.Sync()",
-    "async, overlapping": "sg.Async(overlap=True)",
-}
-SERVERS, WORKERS = 2, 3
-SECONDS = 120.0
-"""Within which a round must be over, on a machine that is busy with other things too."""
+CHIEF = "worker:0"
+RESTARTS = 3
+"""How often a task may be started again."""
 FURTHER = 50
 """Steps that are trained after the last kill."""
+START, FIRST_UPDATE, LAST_STEP = "its start", "the first update", "the last step"
+"""Phases of a job's life."""
+TRAINED = 1.0
+"""Seconds from the first update until the last step is set, for a job that is killed at any moment."""
 CHECKED = "training ends well; every element has had as many updates as the step says"
 
 
-class _Job:
-    """One run of `stratagem run`, seen from outside."""
-
-    def __init__(self, marked: Marked, directory: Path) -> None:
-        self.marked = marked
-        self.directory = directory
-
-    def pids(self, task: str) -> list[int]:
-        """The process of a task, such as `ps:1`; none while it is being started again."""
-        job, _, index = task.partition(":")
-        wanted = f'"task": {{"type": "{job}", "index": {index}}}'.encode()
-        found = []
-        for pid, line in self.marked.processes().items():
-            with contextlib.suppress(OSError):  # gone while we looked
-                if "keeper.py" not in line and wanted in Path(f"/proc/{pid}/environ").read_bytes():
-                    found.append(pid)
-        return found
-
-    def kill(self, task: str) -> None:
-        """End a task without a warning."""
-        for pid in until(f"{task} to be there", lambda: self.pids(task), SECONDS):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    def problem(self, log: str) -> str | None:
-        """What is not as it should be, now that it has ended."""
-        if (code := self.marked.process.returncode) != 0:
-            return f"it ended with {code}"
-        if (found := counted.problem(self.directory, WORKERS)) is not None:
-            return found
-        kept = re.findall(r"last snapshots are in (\S+)", log)
-        return f"snapshots are left in {kept}" if kept else None
-
-
 def drill(random: Random, rule: str, kills: int) -> Outcome:
-    """One round: so many tasks killed, each at a moment of its own."""
-    victims = [
-        random.choice(
-            [f"ps:{random.randrange(SERVERS)}", f"worker:{random.randrange(1, WORKERS)}", "worker:0"]
-        )
-        for _ in range(kills)
-    ]
+    """One round: so many tasks killed while they train, each at a moment of its own."""
+    victims = random.choices([*TASKS, CHIEF], k=kills)  # the chief as often as servers or other workers
     moments = [random.uniform(0.0, 1.5) for _ in range(kills)]
     is_early = random.random() < 0.2
-    name = f"parameter servers, {rule}: kill -9"
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile() as log:
-        arguments = ("--ps", str(SERVERS), "--workers", str(WORKERS), "--max-restarts", str(kills))
-        with launcher(
-            *arguments,
-            SCRIPT,
-            RULES[rule],
-            place,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            environ={
-                "PYTHONPATH": str(SCRIPT.parent.parent),
-                "XLA_FLAGS": "--xla_backend_optimization_level=0",
-            },
-        ) as marked:
-            job = _Job(marked, Path(place))
-            try:
-                problem = _run(job, victims, moments, is_early)
-            except (NotInTime, subprocess.TimeoutExpired) as error:
-                problem = str(error)
-            log.seek(0)
-            text = log.read().decode(errors="replace")
-            problem = problem or job.problem(text)
-    seconds = time.monotonic() - began
-    told = problem and f"{problem}; killed: {', '.join(victims)}; its log ends: {text[-3000:]}"
-    return Outcome(name, seconds, told, CHECKED)
+
+    def run(job: CountedJob) -> None:
+        if not is_early:
+            job.wait_for(1)
+        for victim, moment in zip(victims, moments, strict=True):
+            time.sleep(moment)  # the moment is what is random here, not something to wait for
+            job.kill_when_there(victim)
+        job.set_target(FURTHER)
+
+    return _attempt("kill -9", rule, victims, run)
 
 
-def _run(job: _Job, victims: list[str], moments: list[float], is_early: bool) -> str | None:
-    """Break it, let it finish, and see that nothing is left."""
-    if not is_early:
-        until(
-            "the first update",
-            lambda: counted.reached(job.directory) or job.marked.process.poll() is not None,
-            SECONDS,
-        )
-    for victim, moment in zip(victims, moments, strict=True):
-        time.sleep(moment)  # the moment is what is random here, not something to wait for
-        if job.marked.process.poll() is not None:
-            return "it ended too early"
-        job.kill(victim)
-    counted.set_target(job.directory, counted.reached(job.directory) + FURTHER)
-    job.marked.process.wait(SECONDS)
-    job.marked.gone(5.0)
-    return None
+def drill_at_any_moment(random: Random, rule: str) -> Outcome | None:
+    """One round: a task is killed at any moment of the job's life; None if nothing was left to kill by then."""
+    victims = random.sample(TASKS, len(TASKS))
+    phase, moment = random.choice(
+        [
+            (START, random.uniform(0.0, 1.0)),
+            (START, random.uniform(0.0, 4.0)),
+            (FIRST_UPDATE, random.uniform(0.0, TRAINED)),
+            (LAST_STEP, random.uniform(0.0, 1.0)),
+        ]
+    )
+    killed: list[str] = []
+
+    def kill(job: CountedJob) -> None:
+        if (victim := job.kill_when_there(*victims)) is not None:
+            killed.append(f"{victim}, {moment:.3f} s after {phase}")
+
+    def run(job: CountedJob) -> None:
+        timer = Timer(moment, kill, (job,))
+        for begun in _life(job):
+            if begun == phase:
+                timer.start()
+        timer.join()
+
+    outcome = _attempt(f"kill -9 after {phase}", rule, killed, run)
+    return outcome if killed or outcome.problem else None
 
 
-def drills(rounds: int, seed: int, kills: int = 3) -> list[Outcome]:
+def drills(rounds: int, seed: int, kills: int = RESTARTS) -> list[Outcome]:
     """So many rounds, over all rules in turn, as rows of the table."""
     random = Random(seed)
-    rules = list(RULES)
-    return [drill(random, rules[number % len(rules)], kills) for number in range(rounds)]
+    rules = cycle(RULES)
+    return [drill(random, next(rules), kills) for _ in range(rounds)]
+
+
+def drills_at_any_moment(rounds: int, seed: int) -> Iterator[Outcome]:
+    """So many kills, over all rules in turn, as rows of the table."""
+    random = Random(seed)
+    rules = cycle(RULES)
+    killed = 0
+    while killed < rounds:
+        if (outcome := drill_at_any_moment(random, next(rules))) is not None:
+            killed += 1
+            yield outcome
+
+
+def _life(job: CountedJob) -> Iterator[str]:
+    """Let a job train for a while and set its last step; the phases as they begin."""
+    yield START
+    job.wait_for(1)
+    yield FIRST_UPDATE
+    time.sleep(TRAINED)  # nothing to wait for: this is how long it trains
+    job.wait_for(job.set_target(FURTHER))
+    yield LAST_STEP
+
+
+def _attempt(name: str, rule: str, killed: list[str], run: Callable[[CountedJob], None]) -> Outcome:
+    """One round, in which `run` kills what is then in `killed`, and sets the last step."""
+    began = time.monotonic()
+    with CountedJob(rule, RESTARTS) as job:
+        try:
+            run(job)
+            problem = job.problem()
+        except (NotInTime, subprocess.TimeoutExpired) as error:
+            problem = str(error)
+        told = problem and f"{problem}; killed: {', '.join(killed)}; its log ends: {job.log[-3000:]}"
+    return Outcome(f"parameter servers, {rule}: {name}", time.monotonic() - began, told, CHECKED)

@@ -1,10 +1,13 @@
 """Scripts of users, for tests that run them as processes, and compile little."""
 
+import os
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from drills.quick_compiling import XLA_FLAGS
 
 ScriptWriter = Callable[[str], Path]
 
@@ -12,9 +15,11 @@ ScriptWriter = Callable[[str], Path]
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Most of what a small job takes is compiling: no process does it thoroughly, or where another has before."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # by all testers
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        patch.setenv("XLA_FLAGS", XLA_FLAGS)
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(shared / "compiled"))
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         yield
 

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -33,6 +34,7 @@ LEVEL = {layer: level for level, layers in enumerate(LAYERS) for layer in layers
 ROOF = {"", "__main__"}
 
 
+@cache
 def modules() -> dict[str, Path]:
     found = {}
     for path in PACKAGE.rglob("*.py"):
@@ -41,6 +43,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
 def imports(name: str, path: Path) -> set[str]:
     """The modules of the package that `path` imports anywhere in it, lazily or not."""
     known = modules()

@@ -34,8 +34,8 @@ class _DaemonWork:
                 os.register_at_fork(after_in_child=self._reset)  # the threads are the parent's alone
             if self._is_ending:
                 # Mostly for ever: the interpreter goes. Not so if a function of the user's, which is called at the
-                # end as well, waits for this very thread.
-                self._changed.wait(_PATIENCE)
+                # end as well, waits for this very thread. What else is over meanwhile is no reason to begin.
+                self._changed.wait_for(lambda: not self._is_ending, _PATIENCE)
             self._count += 1
 
     def __exit__(self, *_: object) -> None:

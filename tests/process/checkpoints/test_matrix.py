@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from drills.nursery import Nursery
+from drills.quick_compiling import XLA_FLAGS
 from process.checkpoints.matrix_job import FIRST_STEP, STRATEGIES
 
 JOB = Path(__file__).with_name("matrix_job.py")
-TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"}
+TWO_DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=2 {XLA_FLAGS}"}
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,10 @@ import signal
 import subprocess
 from pathlib import Path
 
+from drills.counted import TASK
 from drills.counting_task import is_even, write
 from drills.nursery import ROOT
-from drills.parameter_servers import SCRIPT, drills
+from drills.parameter_servers import drills
 from drills.processes import launcher, until
 
 
@@ -29,7 +30,7 @@ def test_two_jobs_at_once(tmp_path: Path) -> None:
                 "1",
                 "--workers",
                 "1",
-                SCRIPT,
+                TASK,
                 rule,
                 place,
                 stdout=subprocess.DEVNULL,
@@ -53,14 +54,14 @@ def test_cuts_of_a_failed_job_stay_and_another_goes_on_from_them(tmp_path: Path)
     place = tmp_path / "place"
     place.mkdir()
     environ = {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "STRATAGEM_LOG": "info"}
-    arguments = ("--ps", "1", "--workers", "1", SCRIPT, "sg.Async()", place)
+    arguments = ("--ps", "1", "--workers", "1", TASK, "sg.Async()", place)
 
     def cuts() -> list[Path]:
         return sorted(tmp_path.glob("stratagem-snapshots-*/model-0/*/manifest.json"))
 
     with launcher(*arguments, stdout=subprocess.DEVNULL, environ=environ) as job:
         until("a cut after the first", lambda: len(cuts()) > 1, 90)
-        (worker,) = set(job.find(str(SCRIPT))) - {job.pid} - set(job.find("keeper.py"))
+        (worker,) = set(job.find(str(TASK))) - {job.pid} - set(job.find("keeper.py"))
         os.kill(worker, signal.SIGKILL)
         code, _, err = job.finish(60)
     assert code == 1

@@ -115,7 +115,14 @@ class Listener:
     def start(self) -> Self:
         """Let callers in."""
         if self._thread is None and not self._service.stopping.is_set():
-            self._thread = threading.Thread(target=self._accept_all, name="stratagem-accept", daemon=True)
+            selector = selectors.DefaultSelector()
+            for sock in (*self._sockets, self._woken):
+                # Ready is a hint: the caller may be gone by the time it is accepted.
+                sock.setblocking(False)
+                selector.register(sock, selectors.EVENT_READ)
+            self._thread = threading.Thread(
+                target=self._accept_all, args=(selector,), name="stratagem-accept", daemon=True
+            )
             self._thread.start()
         return self
 
@@ -153,12 +160,8 @@ class Listener:
 
     # -------------------------------------------------------------- accepting
 
-    def _accept_all(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            for sock in (*self._sockets, self._woken):
-                # Ready is a hint: the caller may be gone by the time it is accepted.
-                sock.setblocking(False)
-                selector.register(sock, selectors.EVENT_READ)
+    def _accept_all(self, selector: selectors.BaseSelector) -> None:
+        with selector:
             while not self._service.stopping.is_set():
                 for key, _ in selector.select():
                     if key.fileobj is not self._woken and isinstance(key.fileobj, socket.socket):

@@ -1,0 +1,133 @@
+"""A training of `counting_task.py` on parameter servers under `stratagem run`, whose tasks can be killed."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from drills import counted
+from drills.processes import launcher, until
+from drills.quick_compiling import QUICKLY
+
+RULES = {
+    "async": "sg.Async()",
+    "sync with a backup": "sg.Sync(replicas_to_aggregate=2, total_num_replicas=3)",
+    "bounded staleness": "sg.BoundedStaleness(4)",
+    "sync": "sg.Sync()",
+    "async, overlapping": "sg.Async(overlap=True)",
+}
+SERVERS, WORKERS = 2, 3
+TASKS = [f"ps:{index}" for index in range(SERVERS)] + [f"worker:{index}" for index in range(WORKERS)]
+SECONDS = 120.0
+"""Within which whatever is awaited must come, on a machine that is busy with other things too."""
+
+
+class CountedJob:
+    """One run of `stratagem run`, seen from outside.
+
+    Example:
+        with CountedJob("async", restarts=3) as job:
+            job.wait_for(1)
+            job.kill("ps:1")
+            job.set_target(further=50)
+            assert job.problem() is None
+    """
+
+    def __init__(self, rule: str, restarts: int) -> None:
+        """Start it.
+
+        Args:
+            rule: A name of `RULES`.
+            restarts: How often a task may be started again.
+        """
+        self._place = tempfile.TemporaryDirectory()
+        self._directory = Path(self._place.name)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the job
+        self._marked = launcher(
+            *("--ps", str(SERVERS), "--workers", str(WORKERS), "--max-restarts", str(restarts)),
+            counted.TASK,
+            RULES[rule],
+            self._directory,
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
+            environ={"PYTHONPATH": str(counted.TASK.parent.parent), **QUICKLY},
+        )
+
+    def __enter__(self) -> "CountedJob":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._marked.__exit__()
+        self._log.close()
+        self._place.cleanup()
+
+    @property
+    def launcher(self) -> int:
+        """The launcher's process."""
+        return self._marked.pid
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the launcher has ended."""
+        return self._marked.process.poll() is not None
+
+    @property
+    def reached(self) -> int:
+        """The newest global step that a worker has written down."""
+        return counted.reached(self._directory)
+
+    @property
+    def log(self) -> str:
+        """What the tasks and the launcher have written so far."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def processes(self) -> dict[str, int]:
+        """The process of each task, such as `ps:1`, that is running now."""
+        found = {}
+        for pid, line in self._marked.processes().items():
+            with contextlib.suppress(OSError):  # gone while we looked
+                environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+                task = re.search(r'"task": \{"type": "(\w+)", "index": (\d+)\}', environ)
+                if task is not None and "keeper.py" not in line:
+                    found[f"{task[1]}:{task[2]}"] = pid
+        return found
+
+    def kill(self, *tasks: str) -> str | None:
+        """End the first of these tasks that is there, without a warning; which one it was."""
+        processes = self.processes()
+        for task in tasks:
+            if task in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(processes[task], signal.SIGKILL)
+                    return task
+        return None
+
+    def kill_when_there(self, *tasks: str) -> str | None:
+        """End one of these tasks as soon as one is there; which one it was, None if all was over before."""
+        found = until(f"one of {tasks} to be there", lambda: self.kill(*tasks) or self.is_over, SECONDS)
+        return found if isinstance(found, str) else None
+
+    def wait_for(self, step: int) -> None:
+        """Wait until a worker has come to a step, or all is over."""
+        until(f"step {step}", lambda: self.reached >= step or self.is_over, SECONDS)
+
+    def set_target(self, further: int) -> int:
+        """Let the workers stop so many steps from here; the last step."""
+        target = self.reached + further
+        counted.set_target(self._directory, target)
+        return target
+
+    def problem(self) -> str | None:
+        """Wait for its end; what is not as it should be then."""
+        self._marked.process.wait(SECONDS)
+        self._marked.gone(5.0)
+        if (code := self._marked.process.returncode) != 0:
+            return f"it ended with {code}"
+        if (found := counted.problem(self._directory, WORKERS)) is not None:
+            return found
+        kept = re.findall(r"last snapshots are in (\S+)", self.log)
+        return f"snapshots are left in {kept}" if kept else None

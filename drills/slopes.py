@@ -1,0 +1,52 @@
+"""Whether something grows: the slope of a line through what was read of it, and how sure that slope is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+HOUR = 3600.0
+CERTAINTY = 3.0
+"""Standard errors by which a slope must be beyond what is allowed before it counts."""
+BLOCK = 10
+"""Readings whose mean is one point of the line: readings that follow each other are not independent."""
+
+Life = Sequence[tuple[float, float]]
+"""Readings of one process: the second of its life, and the value."""
+
+
+@dataclass(frozen=True)
+class Slope:
+    """How much is added in an hour, and the standard error of that; not a number where there are too few points."""
+
+    growth: float
+    error: float
+
+    def is_beyond(self, allowed: float) -> bool:
+        """Whether it is certain that more than this is added in an hour."""
+        return self.growth - CERTAINTY * self.error > allowed
+
+    def __str__(self) -> str:
+        return "too short" if np.isnan(self.growth) else f"{self.growth:+.1f} ± {self.error:.1f}"
+
+
+def slope(lives: Sequence[Life]) -> Slope:
+    """The slope that the lives of a task have in common, each of which may have a level of its own."""
+    points = [_without_level(_blocks(life)) for life in lives]
+    seconds, values = np.concatenate([np.zeros((0, 2)), *points]).T
+    spread = float(seconds @ seconds)
+    freedom = len(seconds) - sum(len(each) > 0 for each in points) - 1
+    if freedom < 1 or spread == 0:
+        return Slope(float("nan"), float("nan"))
+    found = float(seconds @ values) / spread
+    rest = values - found * seconds
+    return Slope(found * HOUR, float(np.sqrt(rest @ rest / freedom / spread)) * HOUR)
+
+
+def _blocks(life: Life) -> np.ndarray:
+    whole = len(life) // BLOCK * BLOCK
+    return np.asarray(life[:whole], float).reshape(-1, BLOCK, 2).mean(axis=1)
+
+
+def _without_level(points: np.ndarray) -> np.ndarray:
+    return points - points.mean(axis=0) if len(points) else points
