@@ -175,12 +175,20 @@ class Nursery:
     Args:
         paths: Where tasks find modules besides ours.
         before: What to put before the command, such as `unshare --mount`.
+        modules: What tasks need imported, besides what all need.
+        environ: What it has in its environment besides, and so have the tasks.
     """
 
-    def __init__(self, paths: Sequence[Path] = (), before: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path] = (),
+        before: Sequence[str] = (),
+        modules: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         read, write = os.pipe()
         self._marked = Marked(
-            [*before, sys.executable, str(HERE)],
+            [*before, sys.executable, str(HERE), *modules],
             stdin=read,
             stderr=2,
             environ={
@@ -188,6 +196,7 @@ class Nursery:
                 environment.SECRET: "known to all tasks",
                 environment.LOG_LEVEL: "info",
                 **QUICKLY,
+                **(environ or {}),
             },
         )
         os.close(read)
@@ -212,6 +221,28 @@ class Nursery:
     ) -> Job:
         """A job of which no task runs so far; the arguments are those of `Job`."""
         return Job(self, directory, ps, workers, hosts, environ)
+
+    def run(
+        self,
+        directory: Path,
+        script: Path,
+        *arguments: object,
+        ps: int = 0,
+        workers: int = 1,
+        seconds: float = DEADLINE,
+        environ: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Run a script to its end, as every worker of a cluster, or by itself where there are no others.
+
+        Returns:
+            What each worker said, and then each server. All have ended well.
+        """
+        is_alone = workers == 1 and not ps
+        with self.job(directory, ps, 0 if is_alone else workers, environ=environ) as job:
+            servers = [job.serve(index) for index in range(ps)]
+            name = "script" if is_alone else "worker"
+            tasks = [job.start(name, index, script, *arguments) for index in range(workers)]
+            return [task.ends_well(seconds) for task in [*tasks, *servers]]
 
     def reserve(self, count: int) -> list[str]:
         """Addresses that no one else has."""
@@ -343,9 +374,10 @@ def become(command: dict[str, Any]) -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def import_everything() -> None:
+def import_everything(modules: Sequence[str]) -> None:
     """What tasks need, so that none of them has to; some of it JAX imports when it is first used."""
     for module in (
+        *modules,
         "scipy.linalg",
         "jaxlib.mlir.dialects.mhlo",
         "drills.counting_task",
@@ -359,6 +391,6 @@ def import_everything() -> None:
 
 
 if __name__ == "__main__":
-    import_everything()
+    import_everything(sys.argv[1:])
     if (mine := Forks().run()) is not None:
         become(mine)

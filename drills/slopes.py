@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -11,8 +12,9 @@ CERTAINTY = 3.0
 BLOCK = 10
 """Readings whose mean is one point of the line: readings that follow each other are not independent."""
 
-Life = Sequence[tuple[float, float]]
+Life: TypeAlias = Sequence[tuple[float, float]]
 """Readings of one process: the second of its life, and the value."""
+Points: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,11 @@ def slope(lives: Sequence[Life]) -> Slope:
     return Slope(found * HOUR, float(np.sqrt(rest @ rest / freedom / spread)) * HOUR)
 
 
-def _blocks(life: Life) -> np.ndarray:
+def _blocks(life: Life) -> Points:
     whole = len(life) // BLOCK * BLOCK
-    return np.asarray(life[:whole], float).reshape(-1, BLOCK, 2).mean(axis=1)
+    blocks: Points = np.asarray(life[:whole], float).reshape(-1, BLOCK, 2).mean(axis=1)
+    return blocks
 
 
-def _without_level(points: np.ndarray) -> np.ndarray:
-    return points - points.mean(axis=0) if len(points) else points
+def _without_level(points: Points) -> Points:
+    return np.subtract(points, points.mean(axis=0)) if len(points) else points

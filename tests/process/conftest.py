@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from drills.nursery import Nursery
 from drills.quick_compiling import XLA_FLAGS
 
+TESTS = Path(__file__).resolve().parents[1]
 ScriptWriter = Callable[[str], Path]
 
 
@@ -22,6 +24,13 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("JAX_COMPILATION_CACHE_DIR", str(shared / "compiled"))
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         yield
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Forks tasks, for tests that need many and none that is fresh: it has imported what they need."""
+    with Nursery([TESTS]) as nursery:
+        yield nursery
 
 
 @pytest.fixture

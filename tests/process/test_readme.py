@@ -70,6 +70,12 @@ def test_parameter_server_example(printed: Printed) -> None:
     assert all(400 <= int(updates) <= 402 and float(accuracy) > 0.9 for updates, accuracy in found)
 
 
+@pytest.mark.parametrize("command", [command for command in RUNS if "flax_nnx.py" in command])
+def test_flax_example(command: str, printed: Printed) -> None:
+    (accuracy,) = re.findall(r"test accuracy ([\d.]+)", printed(command))
+    assert float(accuracy) > 0.85
+
+
 def test_single_client_example(printed: Printed) -> None:
     out = printed("stratagem run --ps 1 --workers 2 --single-client examples/jax_on_servers.py")
     found = re.search(r"\[chief:0\] +losses \[(.*?)\]", out)

@@ -10,8 +10,9 @@ import stratagem
 import stratagem.data
 import stratagem.runtime
 import stratagem.runtime.programs
+import stratagem.strategies
 
-PACKAGES = [stratagem, stratagem.data, stratagem.runtime, stratagem.runtime.programs]
+PACKAGES = [stratagem, stratagem.data, stratagem.runtime, stratagem.runtime.programs, stratagem.strategies]
 
 
 def declared(package: ModuleType) -> dict[str, str]:

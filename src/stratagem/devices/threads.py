@@ -26,7 +26,8 @@ def threads_needed(devices: int) -> int:
 def threads_given(devices: int) -> int:
     """The pool that we ask for: each further thread that dispatches collectives needs as much again.
 
-    Room for eight such threads, less where that would mean hundreds; idle threads cost nothing measurable.
+    Room for eight such threads, less where that would mean hundreds; idle threads cost nothing measurable. No pool is
+    large enough for several threads that dispatch on and on and never wait for a result.
     """
     return max(2 * threads_needed(devices), min(8 * threads_needed(devices), 256)) if devices > 1 else 1
 

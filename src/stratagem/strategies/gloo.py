@@ -4,8 +4,6 @@ Left to itself, gloo listens where this host's name leads, which on many machine
 no other host reaches it. JAX has no option for it, so the CPU backend is made here, by JAX's own means.
 """
 
-from jax.extend.backend import register_backend_factory
-
 from stratagem.devices.backend import jax_option
 
 
@@ -16,8 +14,9 @@ def listen_at(address: str) -> None:
     """
     if jax_option("jax_cpu_collectives_implementation") != "gloo":
         return
-    # Not part of JAX's public interface: whoever does not sum between hosts shall not depend on it.
+    # In part not of JAX's public interface, and slow to import: whoever does not sum between hosts does without.
     from jax._src import distributed, xla_bridge
+    from jax.extend.backend import register_backend_factory
     from jaxlib import _jax
 
     def make() -> object:

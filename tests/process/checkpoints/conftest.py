@@ -1,4 +1,3 @@
-"""Jobs of forked tasks, as for the tests of parameter servers."""
+"""Jobs with parameter servers, as for the tests of those."""
 
 from process.parameters.conftest import new_job as new_job
-from process.parameters.conftest import nursery as nursery

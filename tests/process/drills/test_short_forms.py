@@ -1,12 +1,12 @@
-"""The drills of `make drills` in a short form: a few rounds of each, from a fixed seed.
+"""The drills of `make drills` in a short form: a round or two of each, from a fixed seed.
 
 Those of the launcher, the wire, parameter servers and checkpoints stand with the tests of these; so does a link that is
-cut for long.
+cut for long. A slow worker under each rule and a disk that gets full take longer and are left to `make drills`.
 """
 
 import pytest
 
-from drills import corrupt, cut, ends, fill, multi_worker, slow
+from drills import corrupt, ends, multi_worker
 from drills.nursery import Nursery
 from drills.table import Outcome
 
@@ -21,24 +21,12 @@ def problems(outcomes: list[Outcome]) -> list[str]:
     return found
 
 
-def test_a_slow_worker_under_each_rule(nursery: Nursery) -> None:
-    assert problems(slow.drills(rounds=3, seed=1, nursery=nursery)) == []
-
-
-def test_a_link_that_is_cut_and_healed(nursery: Nursery) -> None:
-    assert problems(cut.drills(rounds=1, seed=2, nursery=nursery)) == []
-
-
 def test_what_is_damaged_on_disk(nursery: Nursery) -> None:
     assert problems(corrupt.drills(rounds=1, seed=3, nursery=nursery)) == []
 
 
-def test_a_disk_that_gets_full() -> None:
-    assert problems(fill.drills(rounds=4, seed=4)) == []
-
-
 def test_a_worker_of_a_group_is_killed(nursery: Nursery) -> None:
-    assert problems(multi_worker.drills(rounds=2, seed=5, nursery=nursery)) == []
+    assert problems(multi_worker.drills(rounds=1, seed=5, nursery=nursery)) == []
 
 
 def test_servers_are_asked_to_end_under_load() -> None:

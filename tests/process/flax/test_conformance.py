@@ -1,8 +1,5 @@
 """Flax models under all strategies: the same as plain Flax on one device with the same global batches."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drills.nursery import Nursery
 from proofs import FLAX, Proves, column
 
 SCRIPT = Path(__file__).with_name("job.py")
 STEPS = 6
+SECONDS = 240.0
 MEAN = "noisy/model['norm']['mean'].value"
 VARIANCE = "noisy/model['norm']['var'].value"
 
@@ -35,22 +34,19 @@ class Job:
     def is_one_process(self) -> bool:
         return self.workers == 1 and self.ps == 0
 
-    def run(self, path: Path) -> dict[str, list[Results]]:
+    def run(self, nursery: Nursery, directory: Path) -> dict[str, list[Results]]:
         """For each strategy, what each of its workers has at the end."""
-        numbers = ["--ps", str(self.ps), "--workers", str(self.workers)]
-        launcher = [] if self.is_one_process else ["-m", "stratagem", "run", *numbers]
-        environ = {
-            "FLAX_DEVICES": str(self.devices),
-            "PYTHONPATH": str(SCRIPT.parents[2]),
-        }
-        done = subprocess.run(
-            [sys.executable, *launcher, str(SCRIPT), str(path), self.cases, *self.strategies.values()],
-            env={**os.environ, **environ},
-            capture_output=True,
-            text=True,
-            timeout=240,
+        path = directory / "results"
+        arguments = [path, self.cases, *self.strategies.values()]
+        nursery.run(
+            directory,
+            SCRIPT,
+            *arguments,
+            ps=self.ps,
+            workers=self.workers,
+            seconds=SECONDS,
+            environ={"FLAX_DEVICES": str(self.devices)},
         )
-        assert done.returncode == 0, done.stderr[-6000:]
         return {
             name: [dict(np.load(f"{path}-{number}-{index}.npz")) for index in range(self.workers)]
             for number, name in enumerate(self.strategies)
@@ -84,13 +80,15 @@ WITH_NOISE = [(job, name) for job, name in ALL if "noisy" in job.cases]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Job, str], list[Results]]:
+def results(
+    nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Job, str], list[Results]]:
     """What each worker of a strategy has; every job runs once."""
     ran: dict[int, dict[str, list[Results]]] = {}
 
     def of(job: Job, name: str) -> list[Results]:
         if id(job) not in ran:
-            ran[id(job)] = job.run(tmp_path_factory.mktemp("flax") / "results")
+            ran[id(job)] = job.run(nursery, tmp_path_factory.mktemp("flax"))
         return ran[id(job)][name]
 
     return of

@@ -1,5 +1,3 @@
-"""Jobs whose tasks are started and killed one by one, as in the tests of parameter servers."""
+"""Jobs with parameter servers, as for the tests of those."""
 
-from process.parameters.conftest import new_job, nursery
-
-__all__ = ["new_job", "nursery"]
+from process.parameters.conftest import new_job as new_job

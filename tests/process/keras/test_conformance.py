@@ -1,9 +1,6 @@
 """Keras models under all strategies: the same as plain Keras on one device with the same global batches."""
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drills.nursery import Nursery
 from proofs import KERAS, Proves, column
 
 JOB = Path(__file__).with_name("keras_job.py")
+SECONDS = 280.0
 ALIKE = [
     "everyday",
     "outputs",
@@ -52,13 +51,6 @@ class Start:
     devices: int = 1
     workers: int = 1
     ps: int = 0
-
-    @property
-    def command(self) -> list[str]:
-        if self.workers == 1 and self.ps == 0:
-            return [sys.executable, str(JOB)]
-        numbers = ["--ps", str(self.ps), "--workers", str(self.workers)]
-        return [sys.executable, "-m", "stratagem", "run", *numbers, str(JOB)]
 
 
 STARTS = [
@@ -140,7 +132,7 @@ class Job:
 
     contender: Contender
     found: list[Found]
-    said: str
+    said: list[str]
     directory: Path
 
     def of(self, case: str) -> list[Found]:
@@ -155,11 +147,18 @@ class Job:
 
 
 @pytest.fixture(scope="module")
-def job_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
+def keras_nursery() -> Iterator[Nursery]:
+    """One whose tasks need not import Keras."""
+    with Nursery([JOB.parents[2]], modules=["unit.keras.cases"], environ={"KERAS_BACKEND": "jax"}) as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="module")
+def job_of(keras_nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
     """Starts what a strategy needs, once; what has become of it."""
 
     @cache
-    def done(place: int) -> tuple[str, Path]:
+    def done(place: int) -> tuple[list[str], Path]:
         start = STARTS[place]
         directory = tmp_path_factory.mktemp("keras")
         asked = [
@@ -167,15 +166,17 @@ def job_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
             for contender in start.contenders.values()
             for each in (contender.expression, ",".join(contender.cases))
         ]
-        ended = subprocess.run(
-            [*start.command, str(directory), *asked],
-            env={**os.environ, "PYTHONPATH": str(JOB.parents[2]), "KERAS_DEVICES": str(start.devices)},
-            capture_output=True,
-            text=True,
-            timeout=280,
+        said = keras_nursery.run(
+            directory,
+            JOB,
+            directory,
+            *asked,
+            ps=start.ps,
+            workers=start.workers,
+            seconds=SECONDS,
+            environ={"KERAS_DEVICES": str(start.devices)},
         )
-        assert ended.returncode == 0, ended.stderr[-6000:]
-        return ended.stdout + ended.stderr, directory
+        return said, directory
 
     def job(name: str) -> Job:
         start, place = WHERE[name]
@@ -289,13 +290,16 @@ def test_only_the_chief_writes(job: Job) -> None:
 
 @asked("loaded", alone=False)
 def test_only_the_chief_shows_progress(job: Job) -> None:
-    (progress,) = [line for line in job.said.splitlines() if "/step" in line]
-    assert progress.startswith("[worker:0]")
+    bars = [[line for line in said.splitlines() if "/step" in line] for said in job.said]
+    assert list(map(len, bars)) == [1] + [0] * (len(bars) - 1)
 
 
 @asked("meddled", alone=False)
 def test_who_is_not_chief_is_told_once_that_it_has_no_say(job: Job) -> None:
-    assert job.said.count("has changed variables or hyperparameters of meddled, which has no effect") == 1
+    assert (
+        "".join(job.said).count("has changed variables or hyperparameters of meddled, which has no effect")
+        == 1
+    )
 
 
 @asked("shuffled")

@@ -8,14 +8,7 @@ import pytest
 
 from drills.nursery import Job, Nursery
 
-TESTS = Path(__file__).resolve().parents[2]
 JobMaker = Callable[[int, int], Job]
-
-
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    with Nursery([TESTS]) as nursery:
-        yield nursery
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-STEPS = 200
+STEPS = int(os.environ.get("CONFORMANCE_STEPS", "200"))
 SIZES = [24, 24, 17, 24, 1]
 """Rows of the global batches, in turn: some divide over two, some do not, one leaves a worker without a row."""
 EVEN = [24]

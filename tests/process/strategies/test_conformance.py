@@ -1,36 +1,36 @@
 """One suite for all synchronous strategies: the same parameters as one device on the same global batches."""
 
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from drills.nursery import Nursery
 from proofs import FUNCTIONS, Proves, column
 
 JOB = Path(__file__).with_name("conformance_job.py")
+STEPS = 200
+SECONDS = 240.0
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A strategy, and what it is started with."""
+    """A strategy, and what it is started with.
+
+    Attributes:
+        steps: How many each optimizer makes; fewer where each takes long, on devices that share cores.
+    """
 
     expression: str
     replicas: int
     devices: int = 1
     workers: int = 1
     ps: int = 0
-
-    @property
-    def command(self) -> list[str]:
-        if self.workers == 1 and self.ps == 0:
-            return [sys.executable, str(JOB)]
-        numbers = ["--ps", str(self.ps), "--workers", str(self.workers)]
-        return [sys.executable, "-m", "stratagem", "run", *numbers, str(JOB)]
+    steps: int = STEPS
 
 
 REFERENCE = Contender("sg.OneDeviceStrategy()", replicas=1)
@@ -48,7 +48,7 @@ CONTENDERS = {
         "sg.MultiWorkerMirroredStrategy()", replicas=4, devices=2, workers=2
     ),
     "MultiWorkerMirrored, 2 devices each, as on accelerators": Contender(
-        "__import__('strategies_on_cpu').multi_worker_strategy()", replicas=4, devices=2, workers=2
+        "__import__('strategies_on_cpu').multi_worker_strategy()", replicas=4, devices=2, workers=2, steps=40
     ),
     "ParameterServer, in step": Contender(
         "sg.ParameterServerStrategy(update=sg.Sync(), partitioner=sg.FixedShards(2))",
@@ -64,38 +64,45 @@ OPTIMIZERS = ["sgd", "momentum", "adam", "adamw", "accumulated"]
 LEAVES = ["w1", "b1", "w2", "b2"]
 
 
-def results(contender: Contender, directory: Path) -> dict[str, Any]:
+def results(nursery: Nursery, contender: Contender, directory: Path) -> dict[str, Any]:
     path = directory / "results.npz"
-    environ = {
-        "CONFORMANCE_DEVICES": str(contender.devices),
-        "PYTHONPATH": str(JOB.parents[2]),
-    }
-    done = subprocess.run(
-        [*contender.command, contender.expression, str(path)],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=240,
+    environ = {"CONFORMANCE_DEVICES": str(contender.devices), "CONFORMANCE_STEPS": str(contender.steps)}
+    nursery.run(
+        directory,
+        JOB,
+        contender.expression,
+        path,
+        ps=contender.ps,
+        workers=contender.workers,
+        seconds=SECONDS,
+        environ=environ,
     )
-    assert done.returncode == 0, done.stderr[-6000:]
     with np.load(path) as stored:
         return dict(stored)
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return results(REFERENCE, tmp_path_factory.mktemp("reference"))
+def references(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    def reference(steps: int) -> dict[str, Any]:
+        return results(nursery, replace(REFERENCE, steps=steps), tmp_path_factory.mktemp("reference"))
+
+    return cache(reference)
 
 
 @pytest.fixture(scope="module", params=CONTENDERS, ids=str)
 def pair(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Contender, dict[str, Any]]:
     contender = CONTENDERS[request.param]
-    return contender, results(contender, tmp_path_factory.mktemp("results"))
+    return contender, results(nursery, contender, tmp_path_factory.mktemp("results"))
 
 
 Pair = tuple[Contender, dict[str, Any]]
+
+
+@pytest.fixture
+def reference(pair: Pair, references: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    return references(pair[0].steps)
 
 
 def close(found: Any, expected: Any) -> None:
@@ -109,7 +116,7 @@ def test_same_parameters_and_averages(
     contender, found = pair
     proves(FUNCTIONS, column(contender.expression))
     proves(FUNCTIONS, column(REFERENCE.expression))
-    assert found[f"{optimizer}/step"] == 200
+    assert found[f"{optimizer}/step"] == contender.steps
     for kind in ("params", "ema"):
         for leaf in LEAVES:
             close(found[f"{optimizer}/{kind}/{leaf}"], reference[f"{optimizer}/{kind}/{leaf}"])
@@ -117,10 +124,11 @@ def test_same_parameters_and_averages(
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_same_metrics_at_every_step(pair: Pair, reference: dict[str, Any], optimizer: str) -> None:
-    _, found = pair
-    close(found[f"{optimizer}/loss"], reference[f"{optimizer}/loss"])
+    contender, found = pair
+    losses, some = found[f"{optimizer}/loss"], contender.steps * 3 // 10
+    close(losses, reference[f"{optimizer}/loss"])
     close(found[f"{optimizer}/accuracy"], reference[f"{optimizer}/accuracy"])
-    assert np.median(found[f"{optimizer}/loss"][-60:]) < np.median(found[f"{optimizer}/loss"][:60])
+    assert np.median(losses[-some:]) < np.median(losses[:some])
 
 
 def test_mixed_precision(pair: Pair, reference: dict[str, Any]) -> None:

@@ -31,7 +31,8 @@ def test_each_life_has_a_level_of_its_own() -> None:
 
 
 def test_nothing_is_said_of_too_little() -> None:
-    for lives in ([], [[]], [life(15, 1, growth=0, noise=0, random=Random(4))]):
+    too_little: list[list[Life]] = [[], [[]], [life(15, 1, growth=0, noise=0, random=Random(4))]]
+    for lives in too_little:
         found = slope(lives)
         assert math.isnan(found.growth)
         assert not found.is_beyond(0)
