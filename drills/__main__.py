@@ -63,7 +63,10 @@ def main(argv: list[str] | None = None) -> int:
         found: list[Outcome] = []
 
         def run(name: str = name, found: list[Outcome] = found) -> None:
-            found.extend(DRILLS[name](options.rounds, options.seed))
+            for outcome in DRILLS[name](options.rounds, options.seed):
+                found.append(outcome)
+                if outcome.problem is not None:  # what takes hours is not to be waited for
+                    print(f"{outcome.drill}: {outcome.problem}", file=sys.stderr, flush=True)
 
         whole = attempt(f"{name}: the drill itself", "it runs to its end", run)
         if whole.problem is not None or whole.not_run is not None:

@@ -106,6 +106,8 @@ def serve(
             click.echo(f"{server.task} serves at {server.target}")
             try:
                 server.join()
+                if environment.run_id() is not None:
+                    _stay_for_the_launcher()
             except SystemExit:
                 if config.job_name == "ps":
                     _let_workers_save(server)
@@ -148,6 +150,16 @@ def _let_workers_save(server: "Server") -> None:
     looks_without = 0
     while looks_without < _LOOKS and time.monotonic() < end and not server.join(_LOOK_SECONDS):
         looks_without = 0 if server.has_workers else looks_without + 1
+
+
+def _stay_for_the_launcher() -> NoReturn:
+    """Serve until `stratagem run` asks for the end, which it does when all workers have ended.
+
+    A worker may be killed after its farewell and before its end. It is then started again, and has to hear from somebody
+    that it has finished.
+    """
+    while True:
+        signal.pause()
 
 
 def _settle(code: int) -> None:

@@ -78,3 +78,36 @@ def test_cuts_of_a_failed_job_stay_and_another_goes_on_from_them(tmp_path: Path)
     found = json.loads((place / "fetched-0").read_text())
     assert is_even(found)
     assert found["step"] == reached + 5
+
+
+def test_a_worker_that_is_killed_between_its_farewell_and_its_end_has_finished(tmp_path: Path) -> None:
+    """All others have ended by the time that it is started again."""
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import os, signal
+from pathlib import Path
+import numpy as np
+import stratagem as sg
+from drills import task_words
+from drills.counting_task import BATCH, initial, loss_fn, optimizer
+
+index = sg.resolve_cluster().task_index
+strategy = sg.ParameterServerStrategy(rejoin_timeout=5)
+state, step = strategy.init(initial(), optimizer()), strategy.train_step(loss_fn)
+for batch in strategy.distribute_from_function(lambda _: [BATCH] * 3):
+    state, _ = step(state, batch)
+strategy.close()
+closed = Path({str(tmp_path)!r}) / "closed"
+if index == 0:
+    closed.touch()
+else:
+    task_words.wait_for(closed)
+    os.kill(os.getpid(), signal.SIGKILL)
+""")
+    options = ("--ps", "1", "--workers", "2", "--max-restarts", "1")
+    with launcher(*options, script, environ={"PYTHONPATH": str(ROOT)}) as job:
+        code, _, err = job.finish(90)
+        job.gone(10)
+    assert code == 0, err
+    assert "worker:1 failed with signal SIGKILL" in err
+    assert "nothing left to do here: /job:worker/task:1 has finished in this job" in err
