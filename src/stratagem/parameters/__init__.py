@@ -10,7 +10,8 @@ A map, from the outside in:
     service, pushes            the calls that a server answers; what it does with a push
     leader, fellows, follower  server 0, which decides for all; how it calls all servers; how the others hear of it
     bulletin, snapshots        what workers leave with server 0 for one another; cuts of one model over all servers
-    part, store, cutting       one server's part of a model: values and pushes, versions, cuts on disk
+    part, store, cutting       one server's part of a model: values and pushes, cuts on disk
+    versions                   its values, version by version, for readers near and far
     averaging                  the mean of several pushes and the update that it makes, as one program
     authority, machines        deciding: who takes part, which pushes make which update
     gatherings, agreements     what workers show each other; of which values they evaluate

@@ -8,7 +8,7 @@ import numpy as np
 from stratagem.errors import RolledBack
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.protocol import ROLLED_BACK, STATE
-from stratagem.parameters.store import Array
+from stratagem.parameters.versions import Array
 from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from stratagem.errors import DeadlineExceeded
 from stratagem.keep import Cuts, ShardRecord, write_shard
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.store import Array
+from stratagem.parameters.versions import Array
 from stratagem.runtime.daemon_work import DAEMON_WORK
 
 KEPT_CUTS = 2

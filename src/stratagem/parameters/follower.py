@@ -8,7 +8,7 @@ from stratagem.parameters import protocol
 from stratagem.parameters.authority import Decision
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
-from stratagem.parameters.store import Array
+from stratagem.parameters.versions import Array
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.wire import Fields, Response
 

@@ -21,8 +21,8 @@ from stratagem.parameters.machines import Push
 from stratagem.parameters.meetings import Meetings
 from stratagem.parameters.planning import Pieces
 from stratagem.parameters.protocol import OK, STATE, Reading
-from stratagem.parameters.store import Array
 from stratagem.parameters.tie import GONE, LONG, Tie
+from stratagem.parameters.versions import Array
 from stratagem.runtime.wire import Response
 
 _log = logging.getLogger("stratagem")

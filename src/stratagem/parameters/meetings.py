@@ -10,8 +10,8 @@ import numpy as np
 from stratagem.parameters import protocol
 from stratagem.parameters.agreements import Label
 from stratagem.parameters.protocol import OK, STATE
-from stratagem.parameters.store import Array
 from stratagem.parameters.tie import LONG, Tie
+from stratagem.parameters.versions import Array
 
 _log = logging.getLogger("stratagem")
 

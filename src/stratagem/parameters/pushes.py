@@ -79,7 +79,7 @@ class Pushes:
             if self._leader is not None and request.fields["metrics"]:
                 self._leader.bulletin.add_metrics(push, request.fields["metrics"])
         # Over a network each is sent all of the parameters, which is for threads to do at the same time.
-        if not self._is_together or request.peer.process is None:
+        if not self._is_together or request.peer.is_far:
             return self._reply(asked, asked.end)
         with self._lock:
             self._waiting[push[:3]] = asked
@@ -133,7 +133,7 @@ class Pushes:
             store.own(push)
             return Reply({STATE: PENDING, "waiting": missing})
         store.settle(push, decision)
-        if leader is not None and asked.request.peer.process is None:
+        if leader is not None and asked.request.peer.is_far:
             self._tell()  # now: to send it all to one who is far takes a while
         told = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
         if leader is not None:
@@ -149,7 +149,7 @@ class Pushes:
             made = leader.made(epoch, decision.step)
             if made is not None:
                 store.apply(made)
-        told["step"], leaves, release = store.read(decision.step)
+        told["step"], leaves, release = store.read(decision.step, is_far=asked.request.peer.is_far)
         if self._waiting:
             for other in decision.pushes:
                 waiting = self._waiting.get(other[:3])

@@ -264,7 +264,7 @@ class ParameterService:
 
     def _pull(self, request: Request) -> Reply:
         store = _opened(self._part(request), request.fields["epoch"])
-        version, views, release = store.read()
+        version, views, release = store.read(is_far=request.peer.is_far)
         return Reply({STATE: OK, "step": version}, views, after=release)
 
     def _hold(self, request: Request) -> Reply:
@@ -276,7 +276,8 @@ class ParameterService:
 
     def _read(self, request: Request) -> Reply:
         store = _opened(self._part(request), request.fields["epoch"])
-        version, views, release = store.read(request.fields["step"], everything=True)
+        step = request.fields["step"]
+        version, views, release = store.read(step, everything=True, is_far=request.peer.is_far)
         return Reply({STATE: OK, "step": version}, views, after=release)
 
     def _ended(self, request: Request) -> Reply:

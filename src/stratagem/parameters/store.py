@@ -1,28 +1,25 @@
-"""One server's part of a model: its values at one version, the pushes that wait, and the update that joins them.
+"""One server's part of a model: its values, the pushes that wait, and the update that joins them.
 
-Updates are made in the order of the global step. Whoever learns of a decision carries it out, once; readers share
-a lock, so that what they send is of one version, and the update may reuse the memory of the values it replaces.
+Updates are made in the order of the global step. Whoever learns of a decision carries it out, once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stratagem.errors import ProtocolError, RolledBack
 from stratagem.parameters.authority import APPLIED, COUNTED, Decision
 from stratagem.parameters.averaging import AveragedUpdate, weighted, weights
 from stratagem.parameters.config import Held, StoreConfig
-from stratagem.parameters.locks import Changes, SharedLock
+from stratagem.parameters.locks import Changes
 from stratagem.parameters.machines import Push
-from stratagem.runtime.host_views import HostViews, host_view
+from stratagem.parameters.versions import Array, Release, Versions, copies
+from stratagem.runtime.host_views import host_view
 from stratagem.runtime.programs import CompiledProgram
-from stratagem.runtime.wire import Board, Edition
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Key: TypeAlias = tuple[int, str, int]
 _LOOK_EVERY = 1.0
 
@@ -87,7 +84,6 @@ class Store:
 
     Attributes:
         epoch: Names the stretch of history since the last roll-back; `None` until there are values.
-        version: The global step of the values.
     """
 
     def __init__(
@@ -102,40 +98,33 @@ class Store:
         self.config = config
         self._lead = lead
         self.epoch: str | None = None
-        self.version = 0
         self._device = device
         self._update = update
         self._averaged: AveragedUpdate | None = None
         self._partials = partials
         self._shares_commons = averages and bool(config.commons)
-        self._values: list[jax.Array] = []
-        self._views = HostViews()
         # The parameters after an update of several pushes go to several workers.
-        self._board = Board() if averages else None
-        self._leaves: Sequence[Array] = []
+        self._versions = Versions(len(config.leaves), are_shared=averages)
         self._wanted = [(np.dtype(each.spec.dtype), each.spec.shape) for each in config.leaves]
         self._staged: dict[Key, Staged] = {}
         self._prepared: tuple[str, dict[int, Array]] = ("", {})
         self._under_way: set[int] = set()
-        self._lock = SharedLock()
         self._changed = Changes()
 
     # Values.
 
+    @property
+    def version(self) -> int:
+        """The global step of the values."""
+        return self._versions.step
+
     def fill(self, version: int, values: Sequence[Array]) -> None:
         """Take values, and forget all that was pushed before; they are answered from when it is told to begin."""
         _check(values, self.config.held, "values")
-        with self._lock, self._changed.lock:
-            with jax.enable_x64(True):
-                made = [jnp.array(value, device=self._device, copy=True) for value in values]
-            self._set(jax.block_until_ready(made))
-            self._forget_pushes(version)
-
-    def _set(self, values: list[jax.Array]) -> None:
-        """Hold other values from now on, which are there; the lock is held."""
-        self._values = values
-        leaves = self._views.of(values[: len(self.config.leaves)])
-        self._leaves = leaves if self._board is None else Edition(self._board, leaves)
+        made = copies(values, self._device)
+        with self._versions.replacing(), self._changed.lock:
+            self._versions.publish(version, made)
+            self._forget_pushes()
 
     def prepare(self, token: str, values: Mapping[int, Array]) -> None:
         """Keep new values until `take` of the same token; others that are still waiting are forgotten."""
@@ -158,23 +147,20 @@ class Store:
         """
         if not is_anew:
             self.wait_for(version)
-        with self._lock, self._changed.lock:
+        with self._versions.replacing() as present, self._changed.lock:
             known, values = self._prepared
             if token and token != known:
                 raise RolledBack("values that are to be taken were not prepared on this server")
-            with jax.enable_x64(True):
-                made = {
-                    index: jnp.array(value, device=self._device, copy=True)
-                    for index, value in (values.items() if token else ())
-                }
-            jax.block_until_ready(made)
-            self._set([made.get(index, value) for index, value in enumerate(self._values)])
+            if token:
+                for index, value in zip(values, copies(list(values.values()), self._device), strict=True):
+                    present[index] = value
+            self._versions.publish(version if is_anew else self.version, present)
             self._prepared = "", {}
             if is_anew:
-                self._forget_pushes(version)
+                self._forget_pushes()
 
-    def _forget_pushes(self, version: int) -> None:
-        self.epoch, self.version = None, version
+    def _forget_pushes(self) -> None:
+        self.epoch = None
         self._staged.clear()
         self._under_way.clear()
         self._changed.notify_all()
@@ -192,23 +178,22 @@ class Store:
             self._changed.notify_all()
 
     def read(
-        self, at_least: int = 0, everything: bool = False
-    ) -> tuple[int, Sequence[Array], Callable[[], None]]:
-        """The leaves, or all values, of one version.
+        self, at_least: int = 0, everything: bool = False, is_far: bool = False
+    ) -> tuple[int, Sequence[Array], Release]:
+        """The newest version, once it is at least so new; see `Versions.read`.
 
-        Returns:
-            The version; views, which are good until the function that comes last is called; and that function.
+        Raises:
+            RolledBack: The servers have gone back meanwhile.
         """
         epoch = self.epoch
         self.wait_for(at_least)
-        self._lock.acquire_shared()
+        version, views, release = self._versions.read(everything, is_far)
         try:
             self._check_epoch(epoch)  # after an update that failed, what the views show may be gone
-            views = self._views.of(self._values) if everything else self._leaves
-            return self.version, views, self._lock.release_shared
-        except BaseException:
-            self._lock.release_shared()
+        except RolledBack:
+            release()
             raise
+        return version, views, release
 
     def wait_for(self, version: int) -> None:
         """Wait until the values are of this version or later.
@@ -329,26 +314,28 @@ class Store:
             told = [Staged(sum(push.rows for push in told), self._mean(told), ())]
             partials = [] if self._partials is None else self._partials(told[0].gradients, wait=True)
             shared = self._lead.commons(epoch or "", step, [np.asarray(partial) for partial in partials])
-        with self._lock:
+        with self._versions.replacing() as values:
             self._check_epoch(epoch)
             try:
-                self._set(self._updated(told, [*shared, np.int32(step - 1)]))
+                values = self._updated(values, told, [*shared, np.int32(step - 1)])
             except Exception as error:  # noqa: BLE001  the old values may be gone
                 self._give_up(f"the update failed: {error}")
-            self.version = step  # of which `apply` tells
+            self._versions.publish(step, values)  # of which `apply` tells
             if is_cut:
-                self._lead.cut(step, [np.array(host_view(value)) for value in self._values])
+                self._lead.cut(step, [np.array(host_view(value)) for value in values])
 
-    def _updated(self, pushes: Sequence[Staged], others: Sequence[Any]) -> list[jax.Array]:
-        """The values after an update."""
+    def _updated(
+        self, values: list[jax.Array], pushes: Sequence[Staged], others: Sequence[Any]
+    ) -> list[jax.Array]:
+        """The values after an update; those before it are gone."""
         if self._update is None:
-            return self._values
+            return values
         if len(pushes) == 1:
-            return self._update([*self._values, *pushes[0].gradients, *others], wait=True)
+            return self._update([*values, *pushes[0].gradients, *others], wait=True)
         if self._averaged is None:
-            self._averaged = AveragedUpdate(self._update, len(self._values), len(self.config.leaves))
+            self._averaged = AveragedUpdate(self._update, len(values), len(self.config.leaves))
         rows, gradients = [push.rows for push in pushes], [push.gradients for push in pushes]
-        return self._averaged(self._values, rows, gradients, others)
+        return self._averaged(values, rows, gradients, others)
 
     def _mean(self, pushes: Sequence[Staged]) -> Sequence[Array]:
         """The mean of gradients, by rows, in the order of the pushes."""

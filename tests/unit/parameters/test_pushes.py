@@ -75,7 +75,7 @@ class Server:
         self.staged -= {each[:3] for each in decision.pushes}
         self.version = decision.step
 
-    def read(self, at_least: int) -> tuple[int, list[Any], Any]:
+    def read(self, at_least: int, is_far: bool) -> tuple[int, list[Any], Any]:
         assert self.version >= at_least, "this would wait for an update that nobody makes"
         self.readers += 1
         return at_least, [np.full(2, at_least)], self._release

@@ -30,6 +30,11 @@ class Caller:
     address: str
     process: int | None = None
 
+    @property
+    def is_far(self) -> bool:
+        """Whether what is sent to it goes over a network, rather than into memory that it shares."""
+        return self.process is None
+
 
 @dataclass(slots=True, eq=False)
 class Request:

@@ -1,0 +1,116 @@
+"""One server's values, version by version: who reads one has it as it was, and keeps nobody from making the next.
+
+A reader on this host copies into shared memory, at the speed of memory: an update waits for that, and reuses the memory of
+the values that it replaces. A reader over a network takes as long as its link does: it keeps its version, and the update is
+made of copies of what it keeps. So there are as many versions as such readers are at, and the newest; never more than one
+for each reader.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem.parameters.locks import SharedLock
+from stratagem.runtime.host_views import HostViews
+from stratagem.runtime.wire import Board, Edition
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Release: TypeAlias = Callable[[], None]
+
+
+class _Version:
+    """Values that are not changed any more.
+
+    Attributes:
+        step: Their global step.
+        values: All of them.
+        leaves: The parameters among them, as the host sees them.
+        kept: How many readers over a network keep the parameters.
+        kept_whole: How many keep all values.
+    """
+
+    __slots__ = ("kept", "kept_whole", "leaves", "step", "values")
+
+    def __init__(self, step: int, values: list[jax.Array], leaves: Sequence[Array]) -> None:
+        self.step = step
+        self.values = values
+        self.leaves = leaves
+        self.kept = 0
+        self.kept_whole = 0
+
+
+class Versions:
+    """The published version, and older ones for as long as they are read.
+
+    Args:
+        leaves: How many of the values, the first ones, are parameters, which workers read.
+        are_shared: Whether several workers read each version: then those on this host read one copy.
+    """
+
+    def __init__(self, leaves: int, are_shared: bool) -> None:
+        self._leaves = leaves
+        self._views = HostViews()
+        self._board = Board() if are_shared else None
+        self._lock = SharedLock()
+        self._counting = threading.Lock()
+        self._newest = _Version(0, [], [])
+
+    @property
+    def step(self) -> int:
+        """The global step of the newest version."""
+        return self._newest.step
+
+    def read(self, everything: bool, is_far: bool) -> tuple[int, Sequence[Array], Release]:
+        """The newest version.
+
+        Args:
+            everything: Whether all values are wanted, and not the parameters alone.
+            is_far: Whether the reader may take long: one over a network.
+
+        Returns:
+            Its step; views, which are good until the function that comes last is called; and that function.
+        """
+        self._lock.acquire_shared()
+        version = self._newest
+        views = self._views.of(version.values) if everything else version.leaves
+        if not is_far:
+            return version.step, views, self._lock.release_shared
+        self._count(version, everything, 1)
+        self._lock.release_shared()
+        return version.step, views, partial(self._count, version, everything, -1)
+
+    def _count(self, version: _Version, everything: bool, more: int) -> None:
+        with self._counting:
+            if everything:
+                version.kept_whole += more
+            else:
+                version.kept += more
+
+    @contextmanager
+    def replacing(self) -> Iterator[list[jax.Array]]:
+        """Keep readers away while the next version is made; the newest values, whose memory may be reused."""
+        with self._lock:
+            newest = self._newest
+            count = len(newest.values) if newest.kept_whole else self._leaves if newest.kept else 0
+            yield [*copies(newest.values[:count]), *newest.values[count:]]
+
+    def publish(self, step: int, values: list[jax.Array]) -> None:
+        """Let readers have other values from now on; to be called while the former are being replaced."""
+        leaves = self._views.of(values[: self._leaves])
+        self._newest = _Version(step, values, leaves if self._board is None else Edition(self._board, leaves))
+
+
+def copies(values: Sequence[Any], device: jax.Device | None = None) -> list[jax.Array]:
+    """Copies of values, in memory of their own, when they are there."""
+    if not values:
+        return []
+    with jax.enable_x64(True):
+        made = [jnp.array(value, device=device, copy=True) for value in values]
+    jax.block_until_ready(made)
+    return made
