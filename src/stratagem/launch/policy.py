@@ -29,7 +29,9 @@ STOP_SECONDS = 1.2
 SERVER_SECONDS = 10.0
 """How long servers may take to end when all others are done: they may have something to save."""
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
-"""Seconds before the first restart; doubled for each further one, up to the longest."""
+"""Seconds before a task's first restart; doubled for each further one, up to the longest."""
+HEALTHY_SECONDS = 60.0
+"""A task that has run for so long is well again: should it fail, it is restarted as if for the first time."""
 
 RestartRule = Literal["task", "job"]
 
@@ -120,6 +122,8 @@ class Policy:
     grace: float = 2.0
     wake_at: float | None = None
     _restarts: int = 0
+    _delays: dict[TaskName, float] = field(default_factory=dict)  # of each task's last restart
+    _started: dict[TaskName, float] = field(default_factory=dict)
     _generation: dict[TaskName, int] = field(default_factory=dict)
     _running: set[TaskName] = field(default_factory=set)
     _done: set[TaskName] = field(default_factory=set)
@@ -167,7 +171,7 @@ class Policy:
                 text = f"{task} was asked to end{spent}: ending all, with {self.grace:g} s to save"
                 return [Say(text), *self._preempt(now)]
             return [Say(f"{failed}{spent}: ending all"), *self._stop_for_good(EXIT_FAILED, now)]
-        delay = min(FIRST_DELAY * 2**self._restarts, LONGEST_DELAY)
+        delay = self._delay(task, now)
         self._restarts += 1
         alone = self.rule == "task" or task.job == "evaluator"
         again = [task] if alone else [other for other in self.tasks if other.job != "evaluator"]
@@ -176,6 +180,13 @@ class Policy:
         what = "it" if alone else "the job"
         text = f"{failed}: restarting {what} in {delay:g} s (restart {self._restarts} of {self.max_restarts})"
         return [Say(text), *self._stop(self._running.intersection(again), signal.SIGTERM, now + STOP_SECONDS)]
+
+    def _delay(self, task: TaskName, now: float) -> float:
+        """How long a task that has failed stays down: longer each time, unless it was well in between."""
+        was_well = now - self._started[task] >= HEALTHY_SECONDS
+        is_first = was_well or task not in self._delays
+        self._delays[task] = FIRST_DELAY if is_first else min(2 * self._delays[task], LONGEST_DELAY)
+        return self._delays[task]
 
     def _signalled(self, number: signal.Signals, now: float) -> list[Instruction]:
         match number:
@@ -229,6 +240,7 @@ class Policy:
                 del self._start_at[task]
                 self._generation[task] = self._generation.get(task, -1) + 1
                 self._running.add(task)
+                self._started[task] = now
                 instructions.append(Start(task, self._generation[task]))
         if not self._running and not self._start_at:
             instructions.append(Finish(self._exit_code or 0))

@@ -132,6 +132,31 @@ def test_task_rule_restarts_the_task_alone_with_backoff() -> None:
     assert acts(policy.handle(Exited(W1, 1), 30.0)) == [Send(PS, signal.SIGTERM), Send(W0, signal.SIGTERM)]
 
 
+def test_delays_grow_for_each_task_by_itself_and_only_while_it_is_not_well() -> None:
+    policy = begun(W0, W1, max_restarts=100, rule="task")
+    now, seen = 0.0, []
+    for task, seconds in [(W0, 1), (W0, 1), (W1, 1), (W0, 1), (W0, rules.HEALTHY_SECONDS), (W0, 1), (W1, 1)]:
+        now += seconds
+        policy.handle(Exited(task, 1), now)
+        assert policy.wake_at is not None
+        seen.append(policy.wake_at - now)
+        now = policy.wake_at
+        policy.handle(Passed(), now)
+    first = rules.FIRST_DELAY
+    assert seen == [first, 2 * first, first, 4 * first, first, 2 * first, first]
+
+
+def test_delays_do_not_grow_beyond_all_bounds() -> None:
+    policy = begun(W0, max_restarts=5000, rule="task")
+    now = 0.0
+    for _ in range(5000):
+        policy.handle(Exited(W0, 1), now)
+        assert policy.wake_at is not None
+        assert policy.wake_at - now <= rules.LONGEST_DELAY
+        now = policy.wake_at
+        policy.handle(Passed(), now)
+
+
 def test_job_rule_starts_a_new_generation_when_the_old_one_is_gone() -> None:
     policy = begun(W0, W1, EVALUATOR, max_restarts=1, rule="job")
     policy.handle(Exited(W0, 0), 5.0)
