@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from stratagem.errors import StratagemError as StratagemError
     from stratagem.errors import StrategyError as StrategyError
     from stratagem.errors import TaskLost as TaskLost
+    from stratagem.errors import TaskReplaced as TaskReplaced
     from stratagem.errors import TaskUnreachable as TaskUnreachable
     from stratagem.errors import UnknownCall as UnknownCall
     from stratagem.errors import VariableMismatch as VariableMismatch
@@ -155,6 +156,7 @@ _HOMES = {
     "TLS": "stratagem.runtime",
     "TPUStrategy": "stratagem.strategies",
     "TaskLost": "stratagem.errors",
+    "TaskReplaced": "stratagem.errors",
     "TaskUnreachable": "stratagem.errors",
     "TrainSpec": "stratagem.estimator",
     "TrainState": "stratagem.waist",

@@ -10,6 +10,7 @@ StratagemError
 │   ├── TaskUnreachable (ConnectionError)  no connection to a task within the deadline
 │   ├── TaskLost (ConnectionError)         the connection broke, or the task died, during a call
 │   ├── WorkerLost (ConnectionError)       a worker of a synchronous group died, left or did not answer; or all are lost
+│   ├── TaskReplaced                       another start of this task has taken its place
 │   ├── RolledBack                         parameter servers went back to an earlier step, or begin anew
 │   ├── DeadlineExceeded (TimeoutError)    the task did not answer in time
 │   ├── AuthenticationError                wrong or missing secret, or TLS that does not fit
@@ -78,6 +79,10 @@ class TaskLost(RemoteError, ConnectionError):
 
 class WorkerLost(RemoteError, ConnectionError):
     """A worker of a synchronous group died, left or did not answer in time, and `task` names it; or all are lost."""
+
+
+class TaskReplaced(RemoteError):
+    """Another start of this task, a newer one, has taken its place: this one is to end."""
 
 
 class RolledBack(RemoteError):

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from stratagem.errors import RolledBack
+from stratagem.errors import RolledBack, TaskReplaced
+from stratagem.parameters import protocol
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.protocol import ROLLED_BACK, STATE
+from stratagem.parameters.protocol import STATE
 from stratagem.parameters.versions import Array
 from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
@@ -64,12 +65,16 @@ class ServerAsked:
 
         Raises:
             RolledBack: The servers have gone back, or are about to.
+            TaskReplaced: A newer start of this worker has taken its place.
         """
         lends = self._memory is not None and self._peer.transport == SHARED_MEMORY
         into = None if lends or self._memory is None else self._memory.take()
         answer = self._under_way.answer(timeout=self._seconds, into=into, lend=lends)
-        if answer.fields.get(STATE) == ROLLED_BACK:
-            raise RolledBack(str(answer.fields["why"]))
+        match answer.fields.get(STATE):
+            case protocol.ROLLED_BACK:
+                raise RolledBack(str(answer.fields["why"]))
+            case protocol.REPLACED:
+                raise TaskReplaced(str(answer.fields["why"]))
         return answer
 
     def abandon(self) -> None:

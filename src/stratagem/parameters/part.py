@@ -82,6 +82,11 @@ class ModelPart:
         return tuple(range(len(self.config.held))) if content_hash(artifact) == self.config.update else ()
 
     @property
+    def has_values(self) -> bool:
+        """Whether it is being trained, or has been told to begin."""
+        return self.store is not None and self.store.epoch is not None
+
+    @property
     def filled(self) -> Store:
         """The store.
 

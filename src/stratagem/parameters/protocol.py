@@ -49,7 +49,7 @@ ARRIVED, DECISION, PARTIALS, BROKEN, BEGIN, RESTORE, TAKE, CUT, FORGET = (
 """How servers act as one: the first four are for server 0, the others come from it."""
 
 STATE: Final = "state"
-OK, PENDING, SEND, ROLLED_BACK, WAIT, WANTED, LOST, OVER = (
+OK, PENDING, SEND, ROLLED_BACK, WAIT, WANTED, LOST, OVER, REPLACED = (
     "ok",
     "pending",
     "send",
@@ -58,10 +58,11 @@ OK, PENDING, SEND, ROLLED_BACK, WAIT, WANTED, LOST, OVER = (
     "wanted",
     "lost",
     "over",
+    "replaced",
 )
 """An answer: here it is; ask again; send it again; there is nothing here that the worker knows of, since servers went
 back to an earlier step or begin anew; something is missing; the chief is to bring values; values are lost for good;
-this worker is not needed any more."""
+this worker is not needed any more; a newer start of it has taken its place."""
 Reading: TypeAlias = float | list[Any]
 """A metric as it is told: a number, or a list of them for one that has several."""
 PATIENCE: Final = 1.0

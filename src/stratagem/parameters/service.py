@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from stratagem.devices.cores import stay_with
-from stratagem.errors import DeadlineExceeded, RolledBack
+from stratagem.errors import DeadlineExceeded, RolledBack, TaskReplaced
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
 from stratagem.parameters.config import StoreConfig
@@ -17,7 +17,7 @@ from stratagem.parameters.follower import Follower
 from stratagem.parameters.leader import Leader
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
-from stratagem.parameters.protocol import OK, OVER, PENDING, STATE
+from stratagem.parameters.protocol import OK, OVER, PENDING, REPLACED, STATE
 from stratagem.parameters.pushes import Pushes, rolled_back, waits_until
 from stratagem.parameters.store import Store
 from stratagem.runtime.daemon_work import DAEMON_WORK
@@ -46,6 +46,7 @@ class ParameterService:
         self._parts: dict[str, ModelPart] = {}
         self._leaders: dict[str, Leader] = {}
         self._pushes: dict[str, Pushes] = {}
+        self._confirmed: set[str] = set()
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._news = threading.Event()
@@ -105,9 +106,11 @@ class ParameterService:
     # How a model comes here.
 
     def _found(self, request: Request) -> Reply:
-        """A worker tells what this server's part of a model is; the first one to do so founds it."""
+        """A worker tells what this server's part of a model is; the chief's word counts, others may only come first."""
         config = StoreConfig.from_fields(request.fields["config"])
         with self._lock:
+            if request.fields["chief"]:
+                self._confirm(config)
             known = self._parts.get(config.name)
             if known is None:
                 # Not before: making a server must not start JAX, which a strategy may still have to set up.
@@ -124,11 +127,28 @@ class ParameterService:
                 else:
                     known.lead = Follower(known, self._server.peers)
                 self._pushes[config.name] = Pushes(known, self._leaders.get(config.name), self._news.set)
+            elif known.config != config and not (known.has_values or config.name in self._confirmed):
+                return Reply(
+                    {
+                        "waiting": "another worker has brought another model, and the chief is to say which one it is"
+                    }
+                )
             else:
                 known.config.check_same(config, request.peer.name)
             missing = known.missing()
-        has_values = known.store is not None and known.store.epoch is not None
-        return Reply({"missing": missing, "start": self._server.incarnation, "has_values": has_values})
+        start = self._server.incarnation
+        return Reply({"missing": missing, "start": start, "has_values": known.has_values, "waiting": ""})
+
+    def _confirm(self, config: StoreConfig) -> None:
+        """The chief has told what the model is: forget one that another worker has brought, as long as it has no values."""
+        self._confirmed.add(config.name)
+        known = self._parts.get(config.name)
+        if known is not None and known.config != config and not known.has_values:
+            _log.warning("the chief's model %s takes the place of another worker's", config.name)
+            self._parts.pop(config.name).close()
+            self._pushes.pop(config.name)
+            if (leader := self._leaders.pop(config.name, None)) is not None:
+                leader.close()
 
     def _program(self, request: Request) -> Reply:
         part = self._part(request)
@@ -421,13 +441,15 @@ _PAST = {"given up": "been given up"}
 
 
 def _guarded(handler: Handler) -> Handler:
-    """The same, with a roll-back as an answer: the worker then comes again."""
+    """The same, with an answer where it is for the worker to do something: to come again, or to end."""
 
     def guarded(request: Request) -> Reply:
         try:
             return handler(request)
         except RolledBack as error:
             return rolled_back(error)
+        except TaskReplaced as error:
+            return Reply({STATE: REPLACED, "why": str(error)})
 
     return guarded
 

@@ -140,6 +140,8 @@ class Tie:
     def _try_to_join(self) -> str | None:
         """Why this worker has to wait, as a whole sentence; `None` when it has joined."""
         told = self.everywhere(self._found)
+        if waiting := next(filter(None, (answer["waiting"] for answer in told)), None):
+            return str(waiting)
         starts = [answer["start"] for answer in told]
         fields = {
             "worker": self.worker,
@@ -193,8 +195,9 @@ class Tie:
 
     def _found(self, server: int) -> Fields:
         config = self._plan.configs[server]
-        answer = self.call(server, protocol.FOUND, {"config": config.to_fields()}).fields
-        for missing in answer["missing"]:
+        told = {"config": config.to_fields(), "chief": self._is_chief}
+        answer = self.call(server, protocol.FOUND, told).fields
+        for missing in answer.get("missing", ()):
             artifact = np.frombuffer(self._plan.programs[missing].artifact, np.uint8)
             self.call(server, protocol.PROGRAM, {}, [artifact], seconds=LONG)
         return answer

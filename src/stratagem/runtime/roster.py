@@ -13,15 +13,25 @@ class Roster:
 
     expected: frozenset[str]
     _heard: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _replaced: dict[str, set[str]] = field(default_factory=dict)
     _finished: set[str] = field(default_factory=set)
     _given_up: set[str] = field(default_factory=set)
     _last_end: float = 0.0
 
     def heard(self, task: str, incarnation: str, now: float) -> bool:
-        """A task gave a sign of life; whether it is a new start of it."""
+        """A task gave a sign of life; whether it is a new start of it, which from now on speaks for the task alone."""
+        if self.is_replaced(task, incarnation):
+            return False
         known = self._heard.get(task)
         self._heard[task] = (incarnation, now)
-        return known is not None and known[0] != incarnation
+        if known is None or known[0] == incarnation:
+            return False
+        self._replaced.setdefault(task, set()).add(known[0])
+        return True
+
+    def is_replaced(self, task: str, incarnation: str) -> bool:
+        """Whether this was a start of the task, and a newer one has taken its place."""
+        return incarnation in self._replaced.get(task, ())
 
     def finish(self, task: str, now: float) -> bool:
         """A task has finished; whether that is news. Of tasks that nobody waits for, no note is taken."""

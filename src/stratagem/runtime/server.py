@@ -16,7 +16,7 @@ import jax
 from stratagem import environment
 from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_cluster
 from stratagem.devices import list_devices
-from stratagem.errors import ClusterError, StratagemError, WorkerLost
+from stratagem.errors import ClusterError, StratagemError, TaskReplaced, WorkerLost
 from stratagem.runtime.executor import Executor
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.logs import show_logs
@@ -97,6 +97,7 @@ class Server:
         self._listener = Listener(_socket_at(address, others), credentials=credentials, insecure=insecure)
         self.cluster = _with_port(spec, job, index, self._listener.address.port)
         self.peers = Peers(self.cluster, credentials, self.task, environment.run_id())
+        self._leader = _leader(self.peers.tasks)
         self._roster = Roster(frozenset(name for name in self.peers.tasks if _works(name)))
         self._executor = Executor(self.task, self.peers)
         self._listener.tell(
@@ -163,9 +164,18 @@ class Server:
         return self._roster.has_ended(task)
 
     def hear(self, task: str, incarnation: str) -> None:
-        """Take any call of a task as a sign of life."""
+        """Take any call of a task as a sign of life.
+
+        Raises:
+            TaskReplaced: A newer start has taken the place of this one; the leader alone judges, since it hears of all.
+        """
         if self._roster.heard(task, incarnation, time.monotonic()):
             _log.warning("%s was restarted", task)
+        elif self.task == self._leader and self._roster.is_replaced(task, incarnation):
+            raise TaskReplaced(
+                f"{task} was started again while this start of it was still running, and the newer one has taken its place: "
+                "this one ends. What it has pushed counts, once. See to it that a task is started once at a time"
+            )
 
     def silent_for(self, seconds: float) -> set[str]:
         """The workers that have not finished, and gave no sign of life for so long, nor for a few heartbeats."""
@@ -258,15 +268,21 @@ class Server:
         }
 
     def _heard(self, request: Request) -> Reply:
-        self.hear(str(request.fields["task"]), str(request.fields["incarnation"]))
+        replaced = ""
+        try:
+            self.hear(str(request.fields["task"]), str(request.fields["incarnation"]))
+        except TaskReplaced as error:
+            replaced = str(error)
         self._learn(request.fields["finished"], request.fields["given_up"])
-        return Reply(self._ended())
+        return Reply({"replaced": replaced, **self._ended()})
 
     def _ended(self) -> dict[str, list[str]]:
         return {"finished": self._roster.finished, "given_up": self._roster.given_up}
 
     def _finished(self, request: Request) -> Reply:
-        self._learn([request.fields["task"]])
+        task = request.fields["task"]
+        if not self._roster.is_replaced(task, request.fields["incarnation"]):  # else the newer start goes on
+            self._learn([task])
         return Reply()
 
     def _given_up(self, request: Request) -> Reply:
@@ -317,7 +333,7 @@ class Server:
     # What this task tells others.
 
     def _beat(self) -> None:
-        leader = _leader(self.peers.tasks)
+        leader = self._leader
         known: object = None
         has_warned = False
         while not self._stopping.is_set():
@@ -329,6 +345,9 @@ class Server:
                         "heartbeat", words, timeout=HEARTBEAT_SECONDS, wait=False
                     )
                     self._learn(answer.fields["finished"], answer.fields["given_up"])
+                    if answer.fields["replaced"]:
+                        _log.error("%s", answer.fields["replaced"])
+                        return
                     known, before = self.peers[leader].info.get("incarnation"), known
                     if before is None:
                         self._compare_lists(leader)
@@ -380,7 +399,8 @@ class Server:
 
         def tell(name: str) -> None:
             try:
-                self.peers[name].call(call, {"task": whom}, timeout=FAREWELL_SECONDS, wait=False)
+                words = {"task": whom, "incarnation": self.incarnation}
+                self.peers[name].call(call, words, timeout=FAREWELL_SECONDS, wait=False)
             except StratagemError as error:
                 _log.info("%s could not tell %s %s: %s", self.task, name, what, error)
 

@@ -6,12 +6,13 @@ from typing import Any, Literal
 from stratagem import environment
 from stratagem.cluster import ClusterConfig, ClusterSpec, how_to_start, resolve_cluster
 from stratagem.devices import share_host
-from stratagem.errors import StratagemError, StrategyError, TaskUnreachable
+from stratagem.errors import StratagemError, StrategyError, TaskReplaced, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
 from stratagem.runtime import Server, Session
 from stratagem.runtime.peers import task_name
+from stratagem.runtime.uncaught import tell_shortly
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.evaluator import evaluator_parts, is_evaluator
 from stratagem.strategies.in_graph import InGraphEngine, InGraphFeed, InGraphWorkers, in_graph_rule
@@ -88,6 +89,7 @@ class ParameterServerStrategy(Strategy):
         config = self._needed_task(cluster)
         if config.job_name == "ps":
             _serve(config)
+        tell_shortly(TaskReplaced)
         workers = worker_tasks(config)
         if isinstance(rule, Sync):
             rule = rule.for_workers(len(workers))

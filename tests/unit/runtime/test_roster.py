@@ -38,3 +38,16 @@ def test_who_never_came_counts_from_the_end_of_the_others() -> None:
 def test_nobody_is_waited_for_where_nobody_is_known() -> None:
     roster = Roster(frozenset())
     assert not roster.is_done and not roster.has_failed
+
+
+def test_the_newer_start_of_a_task_speaks_for_it_whatever_the_older_says() -> None:
+    roster = Roster(WORKERS)
+    assert not roster.heard(FIRST, "older", 0.0)
+    assert roster.heard(FIRST, "newer", 10.0)
+    for now in (11.0, 12.0):
+        assert not roster.heard(FIRST, "older", now), "it does not take its place back"
+        assert not roster.heard(FIRST, "newer", now)
+    assert roster.is_replaced(FIRST, "older")
+    assert not roster.is_replaced(FIRST, "newer") and not roster.is_replaced(SECOND, "older")
+    roster.heard(FIRST, "older", 100.0)
+    assert roster.silent(100.0, 10.0) == {FIRST}, "the older one's signs of life are not the newer one's"

@@ -1,0 +1,97 @@
+"""Who speaks for a task: the newer of two starts of a worker, and the chief for the model."""
+
+from process.conftest import ScriptWriter
+from process.parameters.conftest import JobMaker
+from process.parameters.prelude import PRELUDE as PRELUDE
+from stratagem.launch.plan import tf_config
+from stratagem.launch.task import TaskName
+
+
+def test_the_newer_start_of_a_worker_wins_once_and_the_older_is_told(
+    new_job: JobMaker, script: ScriptWriter
+) -> None:
+    path = script("""
+        strategy, state, step = start()
+        pushes = 0
+        for _ in until_there("end"):
+            state, metrics = step(state, BATCH)
+            pushes += 1
+            if pushes == 3:
+                print("under way", flush=True)
+        tell(fetched=told(strategy.fetch(state)))
+        strategy.close()
+    """)
+    job = new_job(1, 2)
+    server = job.serve(0)
+    chief, older = (job.start("worker", index, path) for index in range(2))
+    for worker in (chief, older):
+        worker.says("under way")
+    elsewhere = {**job.addresses, TaskName("worker", 1): "127.0.0.1:0"}
+    newer = job.start("worker", 1, path, TF_CONFIG=tf_config(TaskName("worker", 1), elsewhere))
+    newer.says("under way")
+    assert older.ends() == 1
+    assert "/job:worker/task:1 was started again while this start of it was still running" in older.text
+    assert "Traceback" not in older.text
+    (path.parent / "end").touch()
+    for worker in (chief, newer):
+        worker.ends_well()
+        (found,) = worker.results()
+        assert found["fetched"]["counts"] == [found["fetched"]["step"]]
+    assert server.ends_well().count("/job:worker/task:1 was restarted") == 1
+
+
+def test_a_farewell_of_the_older_start_does_not_end_the_newer(
+    new_job: JobMaker, script: ScriptWriter
+) -> None:
+    path = script("""
+        strategy, state, step = start()
+        state, _ = step(state, BATCH)
+        print("under way", flush=True)
+        if len(sys.argv) > 1:
+            wait_for("other")
+            strategy.close()
+        else:
+            for number in range(20):
+                state, _ = step(state, BATCH)
+            strategy.close()
+    """)
+    job = new_job(1, 1)
+    server = job.serve(0)
+    older = job.start("worker", 0, path, "waits")
+    older.says("under way")
+    elsewhere = {**job.addresses, TaskName("worker", 0): "127.0.0.1:0"}
+    newer = job.start("worker", 0, path, "waits", TF_CONFIG=tf_config(TaskName("worker", 0), elsewhere))
+    newer.says("under way")
+    older.says("was started again while this start")
+    (path.parent / "other").touch()
+    older.ends()
+    newer.ends_well()
+    server.ends_well()
+
+
+def test_the_chief_defines_the_model_whoever_comes_first(new_job: JobMaker, script: ScriptWriter) -> None:
+    path = script("""
+        rows = int(sys.argv[1])
+        strategy = sg.ParameterServerStrategy()
+        print("comes", flush=True)
+        state, step = strategy.init(initial(rows=rows), optimizer()), strategy.train_step(loss_fn)
+        for number in range(5):
+            state, _ = step(state, BATCH)
+        print("trained", flush=True)
+        wait_for("end")
+        strategy.close()
+    """)
+    job = new_job(2, 3)
+    servers = [job.serve(index) for index in range(2)]
+    wrong = job.start("worker", 1, path, 5)
+    wrong.says("waits for its servers: the chief has not brought the initial values")
+    chief, right = job.start("worker", 0, path, 3), job.start("worker", 2, path, 3)
+    assert wrong.ends() == 1
+    assert "brings another model than the one on /job:ps/task:" in wrong.text
+    for worker in (chief, right):
+        worker.says("trained")
+    (path.parent / "end").touch()
+    for worker in (chief, right):
+        worker.ends_well()
+    for server in servers:
+        server.kill()
