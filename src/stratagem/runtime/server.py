@@ -281,7 +281,8 @@ class Server:
 
     def _finished(self, request: Request) -> Reply:
         task = request.fields["task"]
-        if not self._roster.is_replaced(task, request.fields["incarnation"]):  # else the newer start goes on
+        by = request.fields.get("incarnation", "")  # a single client says it for its workers
+        if not self._roster.is_replaced(task, by):  # else the newer start goes on
             self._learn([task])
         return Reply()
 
