@@ -90,14 +90,27 @@ class Link:
 
     def pull(self) -> Outcome:
         """The newest parameters of every server."""
+        return self._tie.persistent(lambda: self._outcome(self._tie.everywhere(self._pulled)))
 
-        def act() -> Outcome:
-            told = {"epoch": self._tie.epoch}
-            return self._outcome(
-                self._tie.everywhere(lambda server: self._tie.ask(server, protocol.PULL, told).answer())
+    def pull_newer(self, than: int) -> Outcome | None:
+        """The same, if they are newer than those of a step."""
+
+        def act() -> Outcome | None:
+            first = self._pulled(0, than)
+            if first.fields["step"] <= than and self._pulled_epoch == self._tie.epoch:
+                return None
+            return (
+                self.pull()
+                if not first.tensors
+                else self._outcome(
+                    self._tie.everywhere(lambda server: self._pulled(server) if server else first)
+                )
             )
 
         return self._tie.persistent(act)
+
+    def _pulled(self, server: int, than: int = -1) -> Response:
+        return self._tie.ask(server, protocol.PULL, {"epoch": self._tie.epoch, "than": than}).answer()
 
     def push(self, brought: Contribution) -> Outcome:
         """Push gradients, and come back with the newest parameters once they have been made use of."""

@@ -283,7 +283,10 @@ class ParameterService:
     # Reading.
 
     def _pull(self, request: Request) -> Reply:
+        """The newest parameters; none if the worker has them."""
         store = _opened(self._part(request), request.fields["epoch"])
+        if store.version <= request.fields["than"]:
+            return Reply({STATE: OK, "step": store.version})
         version, views, release = store.read(is_far=request.peer.is_far)
         return Reply({STATE: OK, "step": version}, views, after=release)
 

@@ -17,6 +17,7 @@ from stratagem.parameters.planning import JobOptions, ModelPlan
 from stratagem.parameters.rules import Async, Sync
 from stratagem.parameters.tie import Tie
 from stratagem.strategies.engines import Step
+from stratagem.strategies.parameter_age import Age
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.rows import count_rows
 from stratagem.strategies.served_gradients import served_gradients
@@ -51,8 +52,7 @@ class ParameterServerEngine:
         tie = Tie(workers.server, workers.index, workers.is_chief, plan, lambda: plan.initial(state))
         tie.connect()
         link = Link(tie)
-        overlaps = isinstance(self._options.rule, Async) and self._options.rule.overlap
-        model = _Served(plan, link, overlaps, workers, state)
+        model = _Served(plan, link, _overlaps(self._options), workers, state)
         workers.use(model)
         recipe = replace(state.recipe, served=model)
         empty = TrainState([], [], list(state.flat_state), None, np.int32(0), recipe)
@@ -62,6 +62,7 @@ class ParameterServerEngine:
         """Compute, push, take what comes back."""
         index, replicas = self._workers.index, self.replicas
         averages = isinstance(self._options.rule, Sync)
+        renews = not averages and not _overlaps(self._options)
         brought = _same if replicas.read_host_memory else replicas.replicate
         host = np.asarray if len(replicas) == 1 else _one_copy
         log = StepLog()
@@ -76,14 +77,20 @@ class ParameterServerEngine:
                     compute = model.compiled[step] = jax.jit(
                         _compute(trainable, model.plan, index, averages), out_shardings=replicas.whole
                     )
-                grads, others, own, commons = compute(
-                    brought(state.flat_params),
-                    brought(state.flat_state),
-                    np.int32(state.step),
-                    state.recipe.seed,
-                    batch,
-                )
-                gradients = model.plan.scatter([host(grad) for grad in grads])
+                for is_last in (False, True) if renews else (True,):
+                    if renews:
+                        state = model.freshened(state)
+                    grads, others, own, commons = compute(
+                        brought(state.flat_params),
+                        brought(state.flat_state),
+                        np.int32(state.step),
+                        state.recipe.seed,
+                        batch,
+                    )
+                    gradients = model.plan.scatter([host(grad) for grad in grads])
+                    # What was compiled, or stood still, is computed once more, on parameters of now.
+                    if model.age.was_as_ever() or is_last:
+                        break
             told = {name: host(value).tolist() for name, value in own.items()} if averages else {}
             shared = [host(common) for common in commons]
             outcome = model.push(Contribution(rows, gradients, shared, told, int(state.step)))
@@ -100,6 +107,10 @@ class ParameterServerEngine:
             return model.renewed(state, outcome, others), told
 
         return step
+
+
+def _overlaps(options: JobOptions) -> bool:
+    return isinstance(options.rule, Async) and options.rule.overlap
 
 
 def _compute(trainable: Trainable, plan: ModelPlan, index: int, averages: bool) -> Any:
@@ -136,6 +147,7 @@ class _Served:
 
     Attributes:
         compiled: What each function that trains it computes here.
+        age: Of the parameters that this worker has.
         is_closed: Whether this worker has left it.
     """
 
@@ -153,6 +165,7 @@ class _Served:
         self.nothing: list[list[Any]] = [[] for _ in plan.parts]
         self._overlaps = overlaps
         self._under_way: Callable[[], Outcome] | None = None
+        self.age = Age()
         self.is_closed = False
 
     def push(self, brought: Contribution) -> Outcome:
@@ -181,7 +194,16 @@ class _Served:
         if outcome.leaves is not None:
             params, others = self.plan.taken(outcome.leaves, others)
             step = np.int32(outcome.step)
+            self.age.begin()
         return TrainState(params, state.flat_opt_state, others, state.flat_ema, step, state.recipe)
+
+    def freshened(self, state: TrainState) -> TrainState:
+        """The state with parameters of now, if those that came with the last push have been waiting."""
+        if not self.age.is_too_great():
+            return state
+        newer = self.link.pull_newer(int(state.step))
+        self.age.begin()
+        return state if newer is None else self.renewed(state, newer)
 
     def fetch(self, state: TrainState) -> TrainState:
         """All of it, at one step, from the servers."""
