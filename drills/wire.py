@@ -26,8 +26,8 @@ CHECKED = f"noticed within {NOTICED_WITHIN:g} s; no memory or descriptor is left
 
 
 def shared_memory_files() -> set[str]:
-    """What has a name in /dev/shm."""
-    return {path.name for path in Path("/dev/shm").iterdir()}
+    """What has a name in /dev/shm, and may be ours: other programs, and tests beside this one, have theirs there."""
+    return {path.name for path in Path("/dev/shm").iterdir() if "stratagem" in path.name}
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from pathlib import Path
 from documents import EXAMPLES, ROOT, Command, differences, file_of, read_blocks, runs_of
 
 SECONDS = 240
+_OF_MAKE = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+"""What make tells commands that are make themselves: a command of a page is to be as if typed."""
 
 
 def prepare(page: str, directory: Path) -> None:
@@ -36,7 +38,7 @@ def follow(command: Command, directory: Path) -> str:
         ["bash", "-c", _with_these_binaries(command.text)],
         cwd=directory,
         env={
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in _OF_MAKE},
             "PATH": f"{_binaries()}{os.pathsep}{os.environ['PATH']}",
             "KERAS_BACKEND": "jax",
         },
