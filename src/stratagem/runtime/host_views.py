@@ -10,7 +10,8 @@ import numpy as np
 
 _PACKED = frozenset(np.dtype(kind) for kind in (jnp.int2, jnp.uint2, jnp.int4, jnp.uint4, jnp.float4_e2m1fn))
 """Elements of less than a byte, which JAX and NumPy lay out differently."""
-_MOST_KNOWN = 100_000
+_MOST_PLACES = 16
+"""Views to remember for each variable: large ones have two places in memory in turn, small ones any number."""
 
 
 def _is_in_place(array: jax.Array) -> bool:
@@ -47,12 +48,12 @@ class HostViews:
             place = number, array.unsafe_buffer_pointer()
             view = self._known.get(place)
             views.append(self._view(place, array) if view is None else view)
+        if len(self._known) > _MOST_PLACES * len(views):
+            self._known.clear()
         return views
 
     def _view(self, place: tuple[int, int], array: jax.Array) -> np.ndarray[Any, np.dtype[Any]]:
         view = host_view(array)
         if _is_in_place(array):
-            if len(self._known) > _MOST_KNOWN:
-                self._known.clear()
             self._known[place] = view
         return view
