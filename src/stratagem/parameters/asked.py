@@ -9,9 +9,9 @@ from stratagem.errors import RolledBack, TaskReplaced
 from stratagem.parameters import protocol
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.protocol import STATE
-from stratagem.parameters.versions import Array
 from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
+from stratagem.runtime.wire.arrays import Array
 
 _BUFFERS = 3
 

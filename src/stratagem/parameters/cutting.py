@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from stratagem.errors import DeadlineExceeded
 from stratagem.keep import Cuts, ShardRecord, write_shard
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.versions import Array
 from stratagem.runtime.daemon_work import DAEMON_WORK
+from stratagem.runtime.wire.arrays import Array
 
 KEPT_CUTS = 2
 """How many cuts stay: if the newest cannot be read, the one before it is used."""

@@ -10,8 +10,8 @@ from stratagem.parameters import protocol
 from stratagem.parameters.machines import Push
 from stratagem.parameters.planning import Pieces
 from stratagem.parameters.protocol import OK, PENDING, SEND, STATE, Reading
-from stratagem.parameters.versions import Array
 from stratagem.runtime.wire import Fields, Response
+from stratagem.runtime.wire.arrays import Array
 
 
 class Asked(Protocol):

@@ -8,9 +8,9 @@ from stratagem.parameters import protocol
 from stratagem.parameters.authority import Decision
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
-from stratagem.parameters.versions import Array
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.wire import Fields, Response
+from stratagem.runtime.wire.arrays import Array
 
 
 class Follower:

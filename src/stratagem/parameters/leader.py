@@ -22,9 +22,9 @@ from stratagem.parameters.locks import Changes
 from stratagem.parameters.machines import Push
 from stratagem.parameters.part import ModelPart
 from stratagem.parameters.snapshots import LONG, Snapshots
-from stratagem.parameters.versions import Array
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.wire import Fields
+from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.failures import first_line
 
 _log = logging.getLogger("stratagem")

@@ -22,8 +22,8 @@ from stratagem.parameters.meetings import Meetings
 from stratagem.parameters.planning import Pieces
 from stratagem.parameters.protocol import OK, STATE, Reading
 from stratagem.parameters.tie import GONE, LONG, Tie
-from stratagem.parameters.versions import Array
 from stratagem.runtime.wire import Response
+from stratagem.runtime.wire.arrays import Array
 
 _log = logging.getLogger("stratagem")
 VOID = "void"

@@ -11,7 +11,7 @@ from stratagem.parameters import protocol
 from stratagem.parameters.agreements import Label
 from stratagem.parameters.protocol import OK, STATE
 from stratagem.parameters.tie import LONG, Tie
-from stratagem.parameters.versions import Array
+from stratagem.runtime.wire.arrays import Array
 
 _log = logging.getLogger("stratagem")
 

@@ -12,10 +12,10 @@ from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.cutting import CutWriter
 from stratagem.parameters.rules import Sync
 from stratagem.parameters.store import Lead, Store
-from stratagem.parameters.versions import Array
 from stratagem.runtime.memory import physical_memory
 from stratagem.runtime.programs import CompiledProgram, ProgramCache
 from stratagem.runtime.programs.verification import content_hash
+from stratagem.runtime.wire.arrays import Array
 
 
 class ModelPart:

@@ -13,9 +13,9 @@ from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.partition import Leaf, Partitioner, partition
 from stratagem.parameters.rules import Sync, UpdateRule
 from stratagem.parameters.split import Part, Piece, Plan, analyse
-from stratagem.parameters.versions import Array
 from stratagem.runtime.programs import Program, export_program
 from stratagem.runtime.programs.summary import TensorSpec
+from stratagem.runtime.wire.arrays import Array
 from stratagem.waist import Recipe, TrainState
 
 Pieces = list[list[Array]]

@@ -128,11 +128,8 @@ class ParameterService:
                     known.lead = Follower(known, self._server.peers)
                 self._pushes[config.name] = Pushes(known, self._leaders.get(config.name), self._news.set)
             elif known.config != config and not (known.has_values or config.name in self._confirmed):
-                return Reply(
-                    {
-                        "waiting": "another worker has brought another model, and the chief is to say which one it is"
-                    }
-                )
+                waiting = "another worker has brought another model, and the chief is to say which one it is"
+                return Reply({"missing": [], "waiting": waiting})
             else:
                 known.config.check_same(config, request.peer.name)
             missing = known.missing()

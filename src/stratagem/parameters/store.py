@@ -16,9 +16,10 @@ from stratagem.parameters.averaging import AveragedUpdate, weighted, weights
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.locks import Changes
 from stratagem.parameters.machines import Push
-from stratagem.parameters.versions import Array, Release, Versions, copies
+from stratagem.parameters.versions import Release, Versions, copies
 from stratagem.runtime.host_views import host_view
 from stratagem.runtime.programs import CompiledProgram
+from stratagem.runtime.wire.arrays import Array
 
 Key: TypeAlias = tuple[int, str, int]
 _LOOK_EVERY = 1.0

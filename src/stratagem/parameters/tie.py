@@ -197,7 +197,7 @@ class Tie:
         config = self._plan.configs[server]
         told = {"config": config.to_fields(), "chief": self._is_chief}
         answer = self.call(server, protocol.FOUND, told).fields
-        for missing in answer.get("missing", ()):
+        for missing in answer["missing"]:
             artifact = np.frombuffer(self._plan.programs[missing].artifact, np.uint8)
             self.call(server, protocol.PROGRAM, {}, [artifact], seconds=LONG)
         return answer

@@ -14,13 +14,12 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from stratagem.parameters.locks import SharedLock
 from stratagem.runtime.host_views import HostViews
 from stratagem.runtime.wire import Board, Edition
+from stratagem.runtime.wire.arrays import Array
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Release: TypeAlias = Callable[[], None]
 
 

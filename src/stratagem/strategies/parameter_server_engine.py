@@ -77,7 +77,7 @@ class ParameterServerEngine:
                     compute = model.compiled[step] = jax.jit(
                         _compute(trainable, model.plan, index, averages), out_shardings=replicas.whole
                     )
-                for is_last in (False, True) if renews else (True,):
+                for is_last in (not renews, True):
                     if renews:
                         state = model.freshened(state)
                     grads, others, own, commons = compute(

@@ -261,7 +261,9 @@ def test_better_machines_are_never_slower(
 @settings(max_examples=40)
 @given(LOADS, WAYS, st.integers(1, 16))
 def test_more_workers_never_bring_less(figures: Figures, rule: UpdateRule, workers: int) -> None:
-    figures = replace(figures, average_per_byte=0.0)  # one worker alone has nothing to average, and is spared that
+    figures = replace(
+        figures, average_per_byte=0.0
+    )  # one worker alone has nothing to average, and is spared that
     if rule != Sync():
         figures = replace(figures, bandwidth=1e15)
     fewer = simulate(figures, rule, workers, 1, SHORT).gradients_per_second
