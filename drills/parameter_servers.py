@@ -40,10 +40,32 @@ def drill(random: Random, rule: str, kills: int) -> Outcome:
     return _attempt("kill -9", rule, victims, run)
 
 
-def drill_at_any_moment(random: Random, rule: str) -> Outcome | None:
-    """One round: a task is killed at any moment of the job's life; None if nothing was left to kill by then."""
-    victims = random.sample(TASKS, len(TASKS))
-    phase, moment = random.choice(
+def drill_at_any_moment(random: Random, rule: str) -> tuple[Outcome, int]:
+    """One round: some tasks are killed, each at any moment of the job's life; how many were there to be killed."""
+    plans = [(random.sample(TASKS, len(TASKS)), *_moment(random)) for _ in range(random.randint(1, RESTARTS))]
+    killed: list[str] = []
+
+    def kill(job: CountedJob, victims: list[str], phase: str, moment: float) -> None:
+        if (victim := job.kill_when_there(*victims)) is not None:
+            killed.append(f"{victim}, {moment:.3f} s after {phase}")
+
+    def run(job: CountedJob) -> None:
+        timers = []
+        for begun in _life(job):
+            for victims, phase, moment in plans:
+                if begun == phase:
+                    timers.append(Timer(moment, kill, (job, victims, phase, moment)))
+                    timers[-1].start()
+        for timer in timers:
+            timer.join()
+
+    outcome = _attempt(f"kill -9 {len(plans)} times at any moment", rule, killed, run)
+    return outcome, len(killed)
+
+
+def _moment(random: Random) -> tuple[str, float]:
+    """A phase of a job's life, and how many seconds after its beginning."""
+    return random.choice(
         [
             (START, random.uniform(0.0, 1.0)),
             (START, random.uniform(0.0, 4.0)),
@@ -51,21 +73,6 @@ def drill_at_any_moment(random: Random, rule: str) -> Outcome | None:
             (LAST_STEP, random.uniform(0.0, 1.0)),
         ]
     )
-    killed: list[str] = []
-
-    def kill(job: CountedJob) -> None:
-        if (victim := job.kill_when_there(*victims)) is not None:
-            killed.append(f"{victim}, {moment:.3f} s after {phase}")
-
-    def run(job: CountedJob) -> None:
-        timer = Timer(moment, kill, (job,))
-        for begun in _life(job):
-            if begun == phase:
-                timer.start()
-        timer.join()
-
-    outcome = _attempt(f"kill -9 after {phase}", rule, killed, run)
-    return outcome if killed or outcome.problem else None
 
 
 def drills(rounds: int, seed: int, kills: int = RESTARTS) -> list[Outcome]:
@@ -76,14 +83,15 @@ def drills(rounds: int, seed: int, kills: int = RESTARTS) -> list[Outcome]:
 
 
 def drills_at_any_moment(rounds: int, seed: int) -> Iterator[Outcome]:
-    """So many kills, over all rules in turn, as rows of the table."""
+    """So many kills or a few more, over all rules in turn, as rows of the table: one for each job."""
     random = Random(seed)
     rules = cycle(RULES)
-    killed = 0
-    while killed < rounds:
-        if (outcome := drill_at_any_moment(random, next(rules))) is not None:
-            killed += 1
-            yield outcome
+    left = rounds
+    while left > 0:
+        outcome, kills = drill_at_any_moment(random, next(rules))
+        # A job that fails before anything is killed counts too: it must not be tried for ever.
+        left -= kills or int(outcome.problem is not None)
+        yield outcome
 
 
 def _life(job: CountedJob) -> Iterator[str]:
