@@ -1,6 +1,6 @@
 """What every strategy is asked to do; run as a script, in as many processes as the strategy wants.
 
-python conformance_job.py 'sg.MirroredStrategy()' RESULTS.npz
+python conformance_job.py 'sg.MirroredStrategy()' RESULTS.npz OPTIMIZER...
 """
 
 import os
@@ -98,12 +98,12 @@ def train(
     return strategy.fetch(state), [{name: float(value) for name, value in each.items()} for each in told]
 
 
-def main(expression: str, path: str) -> None:
+def main(expression: str, path: str, *optimizers: str) -> None:
     strategy = eval(expression)  # noqa: S307
     found: dict[str, Any] = {"replicas": strategy.num_replicas_in_sync}
-    for name, optimizer in OPTIMIZERS.items():
+    for name in optimizers:
         sizes = SIZES if name == UNEVEN else EVEN
-        fetched, told = train(strategy, loss_fn, optimizer, STEPS, sizes, ema_decay=0.99)
+        fetched, told = train(strategy, loss_fn, OPTIMIZERS[name], STEPS, sizes, ema_decay=0.99)
         for leaf in fetched.params:
             found[f"{name}/params/{leaf}"] = fetched.params[leaf]
             found[f"{name}/ema/{leaf}"] = fetched.ema[leaf]

@@ -1,6 +1,8 @@
 """One suite for all synchronous strategies: the same parameters as one device on the same global batches."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +55,15 @@ CONTENDERS = {
     "TPU": Contender("sg.TPUStrategy()", replicas=2, devices=2),
 }
 """Later strategies join by adding a line."""
-OPTIMIZERS = ["sgd", "momentum", "adam", "adamw", "accumulated"]
+UNEVEN, *OTHERS = ["adamw", "sgd", "momentum", "adam", "accumulated"]
+PAIRS = {name: (UNEVEN, other) for name, other in zip(CONTENDERS, cycle(OTHERS))}
+"""The optimizers of each strategy: what the one does to the other is proved by a few pairs. All have uneven batches."""
 LEAVES = ["w1", "b1", "w2", "b2"]
 
 
-def results(nursery: Nursery, contender: Contender, directory: Path) -> dict[str, Any]:
+def results(
+    nursery: Nursery, contender: Contender, optimizers: Iterable[str], directory: Path
+) -> dict[str, Any]:
     path = directory / "results.npz"
     environ = {"CONFORMANCE_DEVICES": str(contender.devices)}
     nursery.run(
@@ -65,6 +71,7 @@ def results(nursery: Nursery, contender: Contender, directory: Path) -> dict[str
         JOB,
         contender.expression,
         path,
+        *optimizers,
         ps=contender.ps,
         workers=contender.workers,
         seconds=SECONDS,
@@ -76,62 +83,64 @@ def results(nursery: Nursery, contender: Contender, directory: Path) -> dict[str
 
 @pytest.fixture(scope="module")
 def reference(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return results(nursery, REFERENCE, tmp_path_factory.mktemp("reference"))
+    return results(nursery, REFERENCE, [UNEVEN, *OTHERS], tmp_path_factory.mktemp("reference"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a strategy was asked, and what came of it."""
+
+    contender: Contender
+    optimizers: tuple[str, ...]
+    found: dict[str, Any]
 
 
 @pytest.fixture(scope="module", params=CONTENDERS, ids=str)
-def pair(
-    request: pytest.FixtureRequest, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Contender, dict[str, Any]]:
-    contender = CONTENDERS[request.param]
-    return contender, results(nursery, contender, tmp_path_factory.mktemp("results"))
-
-
-Pair = tuple[Contender, dict[str, Any]]
+def run(request: pytest.FixtureRequest, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    contender, optimizers = CONTENDERS[request.param], PAIRS[request.param]
+    return Run(
+        contender, optimizers, results(nursery, contender, optimizers, tmp_path_factory.mktemp("results"))
+    )
 
 
 def close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_same_parameters_and_averages(
-    pair: Pair, reference: dict[str, Any], optimizer: str, proves: Proves
-) -> None:
-    contender, found = pair
-    proves(FUNCTIONS, column(contender.expression))
+def test_same_parameters_and_averages(run: Run, reference: dict[str, Any], proves: Proves) -> None:
+    proves(FUNCTIONS, column(run.contender.expression))
     proves(FUNCTIONS, column(REFERENCE.expression))
-    assert found[f"{optimizer}/step"] == STEPS
-    for kind in ("params", "ema"):
-        for leaf in LEAVES:
-            close(found[f"{optimizer}/{kind}/{leaf}"], reference[f"{optimizer}/{kind}/{leaf}"])
+    for optimizer in run.optimizers:
+        assert run.found[f"{optimizer}/step"] == STEPS
+        for name in (f"{optimizer}/{kind}/{leaf}" for kind in ("params", "ema") for leaf in LEAVES):
+            close(run.found[name], reference[name])
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_same_metrics_at_every_step(pair: Pair, reference: dict[str, Any], optimizer: str) -> None:
-    _, found = pair
-    losses, some = found[f"{optimizer}/loss"], STEPS * 3 // 10
-    close(losses, reference[f"{optimizer}/loss"])
-    close(found[f"{optimizer}/accuracy"], reference[f"{optimizer}/accuracy"])
-    assert np.median(losses[-some:]) < np.median(losses[:some])
+def test_same_metrics_at_every_step(run: Run, reference: dict[str, Any]) -> None:
+    some = STEPS * 3 // 10
+    for optimizer in run.optimizers:
+        losses = run.found[f"{optimizer}/loss"]
+        close(losses, reference[f"{optimizer}/loss"])
+        close(run.found[f"{optimizer}/accuracy"], reference[f"{optimizer}/accuracy"])
+        assert np.median(losses[-some:]) < np.median(losses[:some])
 
 
-def test_mixed_precision(pair: Pair, reference: dict[str, Any]) -> None:
-    np.testing.assert_allclose(pair[1]["half/params"], reference["half/params"], atol=2e-3)
+def test_mixed_precision(run: Run, reference: dict[str, Any]) -> None:
+    np.testing.assert_allclose(run.found["half/params"], reference["half/params"], atol=2e-3)
 
 
-def test_random_numbers_come_from_the_seed(pair: Pair) -> None:
-    _, found = pair
+def test_random_numbers_come_from_the_seed(run: Run) -> None:
+    found = run.found
     np.testing.assert_array_equal(found["noisy/0/params"], found["noisy/1/params"])
     assert len(set(found["noisy/0/loss"])) == 12, "another mask at every step"
 
 
-def test_user_error_shows_the_users_function(pair: Pair) -> None:
-    assert pair[1]["error/frames"][-1] == "broken_loss"
+def test_user_error_shows_the_users_function(run: Run) -> None:
+    assert run.found["error/frames"][-1] == "broken_loss"
 
 
-def test_run_reduce_gather(pair: Pair) -> None:
-    contender, found = pair
+def test_run_reduce_gather(run: Run) -> None:
+    contender, found = run.contender, run.found
     assert found["replicas"] == contender.replicas
     assert found["run/count"] == contender.devices
     assert found["reduce/sum"] == 66
