@@ -42,13 +42,10 @@ $(BENCH)/.ready: pyproject.toml
 demo: $(VENV)/.ready  ## train the embedded digits, on one device and on a cluster
 	$(BIN)/stratagem demo
 
-# What failed beside another test is run once more, alone: jobs of five processes share the cores, and a machine too
-# busy for one is no bug. It fails here if it fails again; the first failure stays in the output.
 test: $(VENV)/.ready  ## all tests that need no other framework
 	rm -f $(PROVED)
 	$(PYTEST) --numprocesses $(TESTERS) --dist loadfile tests/unit
-	$(PYTEST) --numprocesses $(TESTERS) --dist loadfile tests/process \
-	  || $(PYTEST) --last-failed --last-failed-no-failures none tests/process
+	$(PYTEST) --numprocesses $(TESTERS) --dist loadfile tests/process
 	$(BIN)/python tests/proofs.py --check $(PROVED)
 
 test-wheel:  ## the same tests, of a wheel that is built here and installed into an environment of its own

@@ -22,7 +22,7 @@ def test_the_chiefs_edits_are_between_updates_and_never_half_in_a_cut(
         form, edits, mixed = served.form, 0, []
         def edit(values):
             served.assign(sg.TrainState(values, [None] * len(form.flat_opt_state), [], None, 0, state.recipe))
-        while not Path(__file__).with_name("enough").exists():
+        while not Path(__file__).with_name("enough").exists() or (index == 0 and edits <= 20):
             if index == 0:
                 edits += 1
                 edit([np.full(leaf.shape, 1000 * edits, leaf.dtype) for leaf in form.flat_params])
