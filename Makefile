@@ -11,6 +11,9 @@ ROUNDS ?= 50
 GIVEN_ROUNDS := $(if $(filter file,$(origin ROUNDS)),,$(ROUNDS))
 SEED ?= 0
 MINUTES ?= 60
+# What pip is told besides.
+PIP_OPTIONS ?=
+INSTALL = pip install --quiet --disable-pip-version-check $(PIP_OPTIONS)
 # What is installed to be tested: this directory, or a wheel.
 INSTALLED ?= --editable '.[test]'
 PYTEST = $(BIN)/pytest $(PYTEST_OPTIONS) --proved $(PROVED)
@@ -22,21 +25,21 @@ export PYTHONDONTWRITEBYTECODE :=
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(INSTALLED)
+	$(BIN)/$(INSTALL) $(INSTALLED)
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.ready
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/$(INSTALL) --editable '.[docs]'
 	touch $@
 
 $(PEER)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PEER)
-	$(PEER)/bin/pip install --quiet --disable-pip-version-check --editable '.[test]' tensorflow-cpu torch==2.13.0 pandas
+	$(PEER)/bin/$(INSTALL) --editable '.[test]' tensorflow-cpu torch==2.13.0 pandas
 	touch $@
 
 $(BENCH)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --editable '.[keras,bench]'
+	$(BENCH)/bin/$(INSTALL) --editable '.[keras,bench]'
 	touch $@
 
 demo: $(VENV)/.ready  ## train the embedded digits, on one device and on a cluster
