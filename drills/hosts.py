@@ -84,6 +84,16 @@ class Host:
         """Let everything through again."""
         _run("bridge", "-n", self._switch, "link", "set", "dev", self._port, "state", _FORWARDING)
 
+    def limit(self, megabits: float | None) -> None:
+        """Let no more than this through in a second, in each direction; `None`: as much as there is."""
+        for namespace, device in ((self.namespace, "eth0"), (self._switch, self._port)):
+            where = ("tc", "-n", namespace, "qdisc")
+            if megabits is None:
+                _run(*where, "del", "dev", device, "root")
+            else:
+                rate = ("rate", f"{megabits}mbit", "burst", "32kb", "latency", "200ms")
+                _run(*where, "replace", "dev", device, "root", "tbf", *rate)
+
     def degrade(self, delay_milliseconds: float = 0, loss_percent: float = 0) -> None:
         """Delay and lose what this host sends.
 
