@@ -55,6 +55,7 @@ class Pushes:
         # thread that makes an update answers everybody who waits for it.
         self._is_together = leader is not None and leader.is_alone and isinstance(part.config.rule, Sync)
         self._waiting: dict[Key, _Asked] = {}
+        self._incarnations: dict[int, str] = {}
         self._lock = threading.Lock()
 
     def take(self, request: Request, store: Store, push: Push) -> Reply:
@@ -133,6 +134,8 @@ class Pushes:
             store.own(push)
             return Reply({STATE: PENDING, "waiting": missing})
         store.settle(push, decision)
+        if decision.kind == APPLIED and self._incarnations.get(push.worker) != push.incarnation:
+            self._drop_left_over(asked)
         if leader is not None and asked.request.peer.is_far:
             self._tell()  # now: to send it all to one who is far takes a while
         told = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
@@ -156,6 +159,17 @@ class Pushes:
                 if waiting is not None and waiting is not asked:
                     self._answer(waiting, Reply(_about(other, decision, told), leaves))
         return Reply(_about(push, decision, told), leaves, after=partial(self._tell, release))
+
+    def _drop_left_over(self, asked: _Asked) -> None:
+        """Drop what earlier starts of a worker had not pushed to all servers: nobody else asks what became of it.
+
+        Only after the first update of the new start: those that were decided on before it have been made here by then.
+        """
+        for push in asked.store.left_by_earlier_starts(asked.push):
+            decision, _ = self._part.lead.decide(asked.request.fields["epoch"], push, 0.0, is_here=False)
+            if decision is not None:
+                asked.store.settle(push, decision)
+        self._incarnations[asked.push.worker] = asked.push.incarnation
 
     def _tell(self, release: Callable[[], None] | None = None) -> None:
         """The answer is sent: what it was read from may change, and others may hear."""

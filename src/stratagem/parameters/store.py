@@ -252,6 +252,16 @@ class Store:
         with self._changed.lock:
             return push[:3] in self._staged
 
+    def left_by_earlier_starts(self, push: Push) -> list[Push]:
+        """The pushes that wait here and came from earlier starts of a push's worker."""
+        worker, incarnation = push[:2]
+        with self._changed.lock:
+            return [
+                Push(*key, base=0, rows=0)
+                for key in self._staged
+                if key[0] == worker and key[1] != incarnation
+            ]
+
     def settle(self, push: Push, decision: Decision) -> None:
         """Carry out what was decided of a push.
 

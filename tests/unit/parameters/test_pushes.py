@@ -67,6 +67,9 @@ class Server:
     def own(self, push: Push) -> None:
         self.owned.append(push.worker)
 
+    def left_by_earlier_starts(self, push: Push) -> list[Push]:
+        return []  # each has one start here
+
     def settle(self, push: Push, decision: Decision) -> None:
         if decision.kind == APPLIED:
             self.apply(decision)
