@@ -70,7 +70,9 @@ class ShardFile:
         """These arrays, in one pass over the whole file that also checks its digest."""
         digest = blake2b(self._head, digest_size=DIGEST_BYTES)
         found = {}
-        scratch = memoryview(bytearray(CHUNK))
+        # Each thread that has read a shard keeps what this took in an arena of its own: no more than there is to pass over.
+        others = (place.array.nbytes for key, place in self.places.items() if key not in keys)
+        scratch = memoryview(bytearray(min(CHUNK, max(others, default=0))))
         self._file.seek(len(self._head))
         for key, place in self.places.items():
             target = allocate(place.array) if key in keys else None

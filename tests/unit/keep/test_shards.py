@@ -156,6 +156,17 @@ def test_no_second_copy_in_memory(tmp_path: Path) -> None:
     assert peak < 3 * CHUNK
 
 
+@pytest.mark.parametrize("keys", [None, ["a"], []])
+def test_a_small_shard_takes_little_memory_to_read(tmp_path: Path, keys: list[str] | None) -> None:
+    tensors = {"a": np.zeros(100, np.uint8), "b": np.zeros(200, np.uint8)}
+    record = write_shard(tmp_path, "all", tensors, durable=False)
+    tracemalloc.start()
+    read_shard(tmp_path, record, keys)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < CHUNK / 4
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "../ps-0", "a/b", ".hidden", "a b", "é", "x" * 129, "a\n"])
 def test_names_that_are_no_file_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(KeepError, match="cannot be called"):
