@@ -45,6 +45,16 @@ def slope(lives: Sequence[Life]) -> Slope:
     return Slope(found * HOUR, float(np.sqrt(rest @ rest / freedom / spread)) * HOUR)
 
 
+def later_half(life: Life) -> Life:
+    """The half of a life in which it is settled what a process grows by.
+
+    Memory that threads free stays with the allocator, in one of several arenas for each core; a process grows until events
+    that are rare have met each of them. How long that takes depends on how often they come, so no number of seconds is
+    right for all. What leaks, leaks in this half too.
+    """
+    return life[len(life) // 2 :]
+
+
 def _blocks(life: Life) -> Points:
     whole = len(life) // BLOCK * BLOCK
     blocks: Points = np.asarray(life[:whole], float).reshape(-1, BLOCK, 2).mean(axis=1)

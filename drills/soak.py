@@ -17,7 +17,7 @@ from rich.table import Table
 
 from drills.counted_job import TASKS, CountedJob
 from drills.processes import descriptors, let_children_be_signalled
-from drills.slopes import Slope, slope
+from drills.slopes import Slope, later_half, slope
 
 RULE = "async"
 SPARED = ("ps:0", "worker:0")
@@ -56,10 +56,10 @@ class Readings:
         return sum(each == task for each, _ in self._born)
 
     def slopes(self, task: str) -> list[Slope]:
-        """The slope of each quantity over all processes that a task has had."""
+        """The slope of each quantity over all processes that a task has had, in the later half of their lives."""
         lives = [life for (each, _), life in self._lives.items() if each == task]
         return [
-            slope([[(age, values[index]) for age, values in life] for life in lives])
+            slope([later_half([(age, values[index]) for age, values in life]) for life in lives])
             for index in range(len(ALLOWED))
         ]
 

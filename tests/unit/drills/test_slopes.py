@@ -3,7 +3,7 @@
 import math
 from random import Random
 
-from drills.slopes import HOUR, Life, slope
+from drills.slopes import HOUR, Life, later_half, slope
 
 
 def life(seconds: int, level: float, growth: float, noise: float, random: Random) -> Life:
@@ -41,3 +41,12 @@ def test_nothing_is_said_of_too_little() -> None:
 
 def test_a_constant_has_no_slope_and_no_error() -> None:
     assert str(slope([[(second, 7.0) for second in range(100)]])) == "+0.0 ± 0.0"
+
+
+def test_what_settles_is_told_from_what_leaks() -> None:
+    """As measured: a megabyte more for each of the first 13 events, one every 20 seconds, and nothing for those after."""
+    settling = [(second, 270.0 + min(13, second // 20)) for second in range(600)]
+    assert slope([settling]).is_beyond(20)
+    assert str(slope([later_half(settling)])) == "+0.0 ± 0.0"
+    leaking = [(second, 270.0 + second // 20) for second in range(600)]
+    assert slope([later_half(leaking)]).is_beyond(20)
