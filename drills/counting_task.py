@@ -81,7 +81,8 @@ def _numbers(arrays: Any) -> list[float]:
 def main(rule: str, directory: str, rows: str = "3") -> None:
     """Train until told to stop."""
     place = Path(directory)
-    strategy = sg.ParameterServerStrategy(update=eval(rule), snapshot_secs=0.5, rejoin_timeout=30)  # noqa: S307
+    # A task that is killed again and again is started again after up to 30 s: until then it is waited for.
+    strategy = sg.ParameterServerStrategy(update=eval(rule), snapshot_secs=0.5, rejoin_timeout=60)  # noqa: S307
     index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     state = strategy.init(initial(rows=int(rows)), optimizer())
     step = strategy.train_step(loss_fn)
