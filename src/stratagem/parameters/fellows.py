@@ -1,11 +1,11 @@
 """All servers of one model, as server 0 speaks to them."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from stratagem.parameters import protocol
 from stratagem.parameters.config import StoreConfig
+from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.wire import Fields
 
@@ -39,8 +39,4 @@ class Fellows:
 
     def everywhere(self, act: Callable[[int], T]) -> list[T]:
         """Do something for every server at once."""
-        servers = range(len(self._config.servers))
-        if len(servers) == 1:
-            return [act(0)]
-        with ThreadPoolExecutor(len(servers)) as threads:
-            return list(threads.map(act, servers))
+        return fan_out(act, range(len(self._config.servers)))

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from stratagem.parameters import protocol
 from stratagem.parameters.asked import FreeMemory, ServerAsked
 from stratagem.parameters.planning import ModelPlan, Pieces
 from stratagem.parameters.protocol import STATE
+from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 from stratagem.runtime.wire.failures import first_line
@@ -260,17 +261,7 @@ class Tie:
         """Do something for every server at once."""
         if self._threads is None:
             return [act(0)]
-        others = [self._threads.submit(act, server) for server in range(1, self.server_count)]
-        first: T | Exception
-        try:
-            first = act(0)
-        except Exception as error:  # noqa: BLE001  raised below, when no thread uses the arrays any more
-            first = error
-        results = [first, *(_result(other) for other in others)]
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-        return results
+        return fan_out(act, range(self.server_count), self._threads.submit)
 
     def on_participants(self, act: Callable[[int], Response]) -> list[Response | None]:
         """The same, for those servers only that have something to do with every push."""
@@ -296,10 +287,3 @@ class Tie:
 
 class _Unrecoverable(Exception):
     """Values are gone for good."""
-
-
-def _result(future: Future[Any]) -> Any:
-    try:
-        return future.result()
-    except Exception as error:  # noqa: BLE001  handed on as a value, raised by who collects them
-        return error

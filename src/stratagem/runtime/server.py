@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Self
 
@@ -19,6 +18,7 @@ from stratagem.devices import list_devices
 from stratagem.errors import ClusterError, StratagemError, TaskReplaced, WorkerLost
 from stratagem.runtime.executor import Executor
 from stratagem.runtime.exits import at_normal_exit
+from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.logs import show_logs
 from stratagem.runtime.peers import Peers, task_name
 from stratagem.runtime.per_task import Supplier
@@ -405,8 +405,7 @@ class Server:
             except StratagemError as error:
                 _log.info("%s could not tell %s %s: %s", self.task, name, what, error)
 
-        with ThreadPoolExecutor(_MOST_FAREWELLS) as threads:  # all at once: some may be beyond a cut link
-            list(threads.map(tell, tasks))
+        fan_out(tell, tasks, most=_MOST_FAREWELLS)  # all at once: some may be beyond a cut link
 
 
 def _own_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:

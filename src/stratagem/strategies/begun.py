@@ -29,10 +29,6 @@ class Begun(Generic[T]):
         self._thread = threading.Thread(target=self._run, name="stratagem-call", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Until it is over, well or not."""
-        self._thread.join()
-
     def result(self) -> T:
         """What it returns, once it is over; or raises what it raised."""
         self._thread.join()
@@ -48,13 +44,6 @@ class Begun(Generic[T]):
                 self._error = error
             finally:
                 self._args = ()  # a batch, perhaps
-
-
-def all_of(calls: list[Begun[T]]) -> list[T]:
-    """The results of all, when all are over; or the error of the first of them that failed."""
-    for each in calls:
-        each.wait()
-    return [each.result() for each in calls]
 
 
 class Later(NDArrayOperatorsMixin):

@@ -18,8 +18,9 @@ from stratagem.keep import ShardRecord, TensorEntry
 from stratagem.parameters.planning import ModelPlan
 from stratagem.parameters.split import Part
 from stratagem.runtime import RemoteFunction, RemoteVariable
+from stratagem.runtime.fan_out import fan_out, results_of
 from stratagem.runtime.wire import dtype_of
-from stratagem.strategies.begun import Begun, all_of
+from stratagem.strategies.begun import Begun
 from stratagem.strategies.crew import Crew
 from stratagem.strategies.in_graph_leaf import ServedLeaf
 from stratagem.strategies.served_gradients import served_gradients
@@ -100,9 +101,10 @@ class InGraphModel:
                 peer.call("variable.read", {"names": names}, timeout=self._crew.session.timeout).tensors
             )
 
-        calls = {server: Begun(read, self._held[server]) for server in self._servers if self._held[server]}
-        found = dict(zip(calls, all_of(list(calls.values())), strict=True))
-        return [found.get(server, []) for server in range(len(self._held))]
+        servers = [server for server in self._servers if self._held[server]]
+        values = fan_out(read, [self._held[server] for server in servers], Begun)
+        by_server = dict(zip(servers, values, strict=True))
+        return [by_server.get(server, []) for server in range(len(self._held))]
 
     # Programs.
 
@@ -151,7 +153,7 @@ class InGraphModel:
             )
             return found
 
-        results = [run(shares[0])] if len(shares) == 1 else all_of([Begun(run, each) for each in shares])
+        results = fan_out(run, shares, Begun)
         for (number, *_), (_, own, _) in zip(shares, results, strict=True):
             self._own[number] = own
         rows = np.array([rows for _, rows, _ in shares], np.float64)
@@ -191,9 +193,7 @@ class InGraphModel:
         return before + 1
 
     def _on_servers(self, call: Callable[..., Any], *args: Any) -> list[Any]:
-        if len(self._servers) == 1:
-            return [call(self._servers[0], *args)]
-        return all_of([Begun(call, server, *args) for server in self._servers])
+        return fan_out(lambda server: call(server, *args), self._servers, Begun)
 
     def begin(self, trainable: Trainable, rows: int, batch: Any, seed: int) -> Begun[Metrics]:
         """Start to train on a whole batch by one worker, when that is free; what is under way brings the metrics."""
@@ -211,7 +211,7 @@ class InGraphModel:
     def settle(self) -> None:
         """Wait for all that is under way."""
         under_way, self._under_way = self._under_way, {}
-        all_of(list(under_way.values()))
+        results_of(call.result for call in under_way.values())
 
     # As an `Elsewhere`.
 
