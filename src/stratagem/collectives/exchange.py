@@ -17,9 +17,9 @@ from stratagem.runtime.wire import Reply, Request
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.channels import Channel, Message, in_place
 from stratagem.runtime.wire.deadlines import Stall
+from stratagem.runtime.wire.waiting import LOG_EVERY
 
 _log = logging.getLogger("stratagem")
-_LOG_EVERY: Final = 5.0
 _AT_ONCE: Final = 32 << 10
 """So many bytes fit into any socket's buffer: to send them waits for nobody."""
 _WATCH_SECONDS, _QUICK_SECONDS = 0.0004, 0.0008
@@ -150,7 +150,7 @@ class Exchange:
         if self._is_quick:
             channel.stream.watch(_WATCH_SECONDS)
         tasks, patience = self._members.tasks, self._members.options.patience
-        while not channel.wait(min(_LOG_EVERY, patience), self._bonds.alarm):
+        while not channel.wait(min(LOG_EVERY, patience), self._bonds.alarm):
             waited = time.monotonic() - began
             if self._bonds.has_ended():
                 self._bonds.raise_failure()

@@ -1,17 +1,16 @@
 """How the workers of a group find each other: whoever is up waits for those who are not, and says for whom."""
 
 import logging
-import time
 from collections.abc import Callable
 
 from stratagem.collectives.ledger import Ledger
 from stratagem.collectives.members import Members
 from stratagem.errors import ClusterError, RemoteError, StratagemError, TaskLost, TaskUnreachable, UnknownCall
 from stratagem.runtime.wire import Fields
+from stratagem.runtime.wire.deadlines import Deadline
+from stratagem.runtime.wire.waiting import WaitingLog, back_off
 
 _log = logging.getLogger("stratagem")
-_FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.02, 0.5, 1.6
-_LOG_EVERY = 5.0
 _MORE_TO_SAY = 0.01
 
 
@@ -41,16 +40,15 @@ def meet(
         wait: Waits so many seconds; whether there is nothing more to wait for meanwhile.
     """
     task = members.tasks[worker]
-    began = time.monotonic()
-    end = began + members.options.forming
-    pause, next_log = _FIRST_PAUSE, began + _LOG_EVERY
-    while True:
-        left = max(_MORE_TO_SAY, end - time.monotonic())
+    deadline, log = Deadline(members.options.forming), WaitingLog()
+    for pause in back_off():
         problem = "it is up, but has not made the group yet"
         try:
             # The wire says in the log for whom it waits.
             response = members.peers[task].call(
-                members.name_of("meet"), Introduction.fields(members, ledger), timeout=left
+                members.name_of("meet"),
+                Introduction.fields(members, ledger),
+                timeout=max(_MORE_TO_SAY, deadline.left()),
             )
         except TaskLost as error:
             problem = str(error)
@@ -65,20 +63,18 @@ def meet(
             if isinstance(verdict, StratagemError):
                 return verdict
             problem = verdict
-        now = time.monotonic()
-        if now >= end:
+        if not deadline.left():
             unmet = TaskUnreachable(
                 f"{task} did not join the group {members.name!r} within {members.options.forming:g} s: {problem.rstrip('.?')}. "
                 "Does it run the same program as this worker?"
             )
             unmet.task = task
             return unmet
-        if now >= next_log:
-            next_log = now + _LOG_EVERY
-            _log.warning("waiting for %s: %s (%.0f s so far)", task, problem, now - began)
-        if wait(worker, min(pause, end - now)):
-            return None
-        pause = min(pause * _GROWTH, _LONGEST_PAUSE)
+        if log.is_due(deadline.elapsed()):
+            _log.warning("waiting for %s: %s (%.0f s so far)", task, problem, deadline.elapsed())
+        if wait(worker, min(pause, deadline.left())):
+            break
+    return None
 
 
 def _judge(members: Members, ledger: Ledger, worker: int, told: Fields) -> StratagemError | str | None:

@@ -19,9 +19,9 @@ from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 from stratagem.runtime.wire.failures import first_line
+from stratagem.runtime.wire.waiting import WaitingLog
 
 _log = logging.getLogger("stratagem")
-_LOG_EVERY = 5.0
 _PAUSE = 0.05
 LONG = 300.0
 """Seconds for a call that brings a whole model."""
@@ -73,7 +73,7 @@ class Tie:
             if self.server_count > 1
             else None
         )
-        self._next_log = 0.0
+        self._waiting_log = WaitingLog()
         self._has_begun = False
 
     # Coming, and coming back.
@@ -274,9 +274,7 @@ class Tie:
 
     def say_waiting(self, what: str, seconds: float) -> None:
         """Say what this worker waits for (`for …`), if it has for long, and not too often."""
-        now = time.monotonic()
-        if seconds >= _LOG_EVERY and now >= self._next_log:
-            self._next_log = now + _LOG_EVERY
+        if self._waiting_log.is_due(seconds):
             _log.warning("%s waits %s (%.0f s so far)", self.server.task, what, seconds)
 
     def close(self) -> None:

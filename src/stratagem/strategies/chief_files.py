@@ -11,6 +11,7 @@ from stratagem.errors import DeadlineExceeded, TaskLost, TaskUnreachable, Unknow
 from stratagem.runtime import Server
 from stratagem.runtime.wire import Reply, Request
 from stratagem.runtime.wire.failures import first_line
+from stratagem.runtime.wire.waiting import WaitingLog
 
 _log = logging.getLogger("stratagem")
 _CALL: Final = "chief_files"
@@ -20,7 +21,6 @@ _ANSWER_SECONDS = 2.0
 """After which the chief answers `NOT_YET`."""
 _CALL_SECONDS = 10.0
 _RETRY_SECONDS = 0.1
-_LOG_EVERY = 5.0
 _LOST_SECONDS = 60.0
 """How long a chief that does not answer may take to come back."""
 _STILL_SECONDS = 600.0
@@ -159,7 +159,8 @@ class ChiefFiles:
     def _wait(self, path: str | None, ticket: Ticket, what: str) -> str:
         """What has become of a ticket with the chief, once that is known; one that has finished is past it."""
         fields = {"path": path, "ticket": list(ticket)}
-        began = answered = moved = said = time.monotonic()
+        began = answered = moved = time.monotonic()
+        log = WaitingLog()
         point, problem = None, ""
         while not self._server.join(0):  # nobody can be asked after that
             self._check()
@@ -191,8 +192,7 @@ class ChiefFiles:
                     f"{self._server.task} waited for {self._chief}, the chief, {what}, which has not gone on for "
                     f"{_STILL_SECONDS:.0f} s: let every worker save, or the chief alone (if strategy.is_chief: …)"
                 )
-            if now - said > _LOG_EVERY:
-                said = now
+            if log.is_due(now - began):
                 _log.warning(
                     "%s waits for the chief %s (%.0f s so far)", self._server.task, what, now - began
                 )

@@ -10,11 +10,12 @@ from typing import Any
 from stratagem.errors import StratagemError, TaskLost
 from stratagem.runtime import RemoteFunction, RemoteVariable, Session
 from stratagem.runtime.losses import is_lost
+from stratagem.runtime.wire.deadlines import Deadline
+from stratagem.runtime.wire.waiting import LOG_EVERY, WaitingLog
 
 _log = logging.getLogger("stratagem")
 _ASK_EVERY = 2.0
 _ASK_SECONDS = 1.0
-_LOG_EVERY = 5.0
 
 
 class Crew:
@@ -66,12 +67,12 @@ class Crew:
                 del self._under_way[token]
 
     def _say_who(self) -> None:
-        while not self._closing.wait(_LOG_EVERY):
+        while not self._closing.wait(LOG_EVERY):
             now = time.monotonic()
             with self._lock:
                 waits = {task: now - began for task, began in self._under_way.values()}
             for task, seconds in sorted(waits.items()):
-                if seconds >= _LOG_EVERY:
+                if seconds >= LOG_EVERY:
                     _log.warning(
                         "waiting for %s, which computes or stands still (%.0f s so far)", task, seconds
                     )
@@ -113,15 +114,13 @@ class Crew:
 
     def _first_to_return(self, number: int) -> str:
         """Wait for any worker, though all are lost."""
-        began = time.monotonic()
-        said = began
-        while (now := time.monotonic()) - began < self._rejoin_timeout:
+        deadline, log = Deadline(self._rejoin_timeout), WaitingLog()
+        while deadline.left():
             for turn in range(len(self.tasks)):
                 task = self.tasks[(number + turn) % len(self.tasks)]
                 if self._answers(task):
                     return task
-            if now - said > 2 * _ASK_EVERY:
-                said = now
+            if log.is_due(deadline.elapsed()):
                 _log.warning("all workers are lost: %s; waiting for any of them", ", ".join(self.tasks))
             threading.Event().wait(0.1)  # between two rounds of asking
         raise TaskLost(

@@ -14,6 +14,7 @@ A map, from the outside in:
     boards                         tensors that several are sent alike
     streams, segments, addresses   sockets and shared memory
     limits, deadlines              how much, and how long
+    waiting                        when the log says for whom, pauses between attempts
     foreign, rationed              errors of the system become ours; log lines that strangers cause
 """
 

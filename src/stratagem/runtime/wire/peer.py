@@ -24,10 +24,9 @@ from stratagem.runtime.wire.leases import Lease
 from stratagem.runtime.wire.limits import Limits
 from stratagem.runtime.wire.pool import Pool
 from stratagem.runtime.wire.rationed import LOGGER
+from stratagem.runtime.wire.waiting import WaitingLog, back_off
 
 DEFAULT_TIMEOUT = 60.0
-_FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.02, 0.5, 1.6
-_LOG_EVERY = 5.0
 _HANDSHAKE_SECONDS = 10.0
 _WORTH_TELLING = 0.05
 """Seconds that are told; in less there was one attempt."""
@@ -85,7 +84,7 @@ class Peer:
         self._pool = Pool()
         self._closing = threading.Event()
         self._host_socket: str | None = None
-        self._next_log = 0.0
+        self._waiting_log = WaitingLog()
         self.info: Fields = {}
         self.transport: str | None = None
 
@@ -224,7 +223,7 @@ class Peer:
 
     def _connect(self, name: str, deadline: Deadline, wait: bool) -> Connection:
         """A new connection; with `wait`, tried until the deadline."""
-        pause = _FIRST_PAUSE
+        pauses = back_off()
         silent = TaskUnreachable("it takes connections but does not answer")
         problem: RemoteError = silent
         if deadline.seconds < _WORTH_TELLING:
@@ -251,8 +250,7 @@ class Peer:
             if not wait or deadline.left() <= 0:
                 raise self._unreachable(problem, deadline) from None
             self._log_waiting(problem, deadline)
-            self._closing.wait(min(pause, deadline.left()))
-            pause = min(pause * _GROWTH, _LONGEST_PAUSE)
+            self._closing.wait(min(next(pauses), deadline.left()))
 
     def _unreachable(self, problem: RemoteError, deadline: Deadline) -> TaskUnreachable:
         tried = deadline.elapsed()
@@ -264,10 +262,8 @@ class Peer:
         return error
 
     def _log_waiting(self, problem: RemoteError, deadline: Deadline) -> None:
-        now = time.monotonic()
         # Many threads may wait for one task: one of them says so.
-        if deadline.elapsed() >= _LOG_EVERY and now >= self._next_log:
-            self._next_log = now + _LOG_EVERY
+        if self._waiting_log.is_due(deadline.elapsed()):
             LOGGER.warning(
                 "waiting for %s: %s (%.0f s so far, for at most %g s)",
                 self._where,

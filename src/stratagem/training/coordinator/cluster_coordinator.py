@@ -26,6 +26,7 @@ from stratagem.runtime import RemoteFunction, RemoteVariable, Session
 from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.losses import is_lost
 from stratagem.runtime.peers import task_name
+from stratagem.runtime.wire.waiting import LOG_EVERY
 from stratagem.strategies import ParameterServerStrategy
 from stratagem.training.coordinator.arguments import kept_arguments
 from stratagem.training.coordinator.dispatch import Cancel, Dispatch, Fail, Order, Run
@@ -37,7 +38,6 @@ _QUEUED_PER_WORKER = 16
 _MOST_FUNCTIONS = 128
 _PING_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
-_LOG_EVERY = 5.0
 _FAREWELL_SECONDS = 1.0
 
 
@@ -233,7 +233,7 @@ class ClusterCoordinator:
         return self._functions[key]
 
     def _wait(self, is_so: Callable[[], bool], who: str) -> None:
-        while not self._changed.wait_for(lambda: is_so() or self._is_closed, _LOG_EVERY):
+        while not self._changed.wait_for(lambda: is_so() or self._is_closed, LOG_EVERY):
             missing = ", ".join(sorted(set(self._workers) - self._dispatch.workers))
             _log.warning(
                 "%s waits: %d closures are queued, %d run on %d of %d workers%s",

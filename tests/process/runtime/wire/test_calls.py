@@ -329,7 +329,7 @@ def test_a_task_that_takes_connections_and_is_silent() -> None:
 def test_waiting_for_a_task_that_starts_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("stratagem.runtime.wire.peer._LOG_EVERY", 0.1)
+    monkeypatch.setattr("stratagem.runtime.wire.waiting.LOG_EVERY", 0.1)
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind(("127.0.0.1", 0))
