@@ -15,7 +15,7 @@ import optax
 
 import stratagem as sg
 from benchmarks.parameter_servers.task import Run, Task
-from stratagem.parameters.delivery import Contribution
+from stratagem.parameters.push import Contribution
 from stratagem.runtime.wire import empty_aligned
 
 SHAPES = ((5000, 4000), (1250, 4000))
@@ -27,13 +27,13 @@ def push_and_pull(task: Task) -> Run:
     """Below the strategy, where a step would compute its gradients first."""
     strategy = sg.ParameterServerStrategy(update=sg.Async())
     state = strategy.init(_filled(0.0), optax.adam(LEARNING_RATE))
-    link: Any = state.recipe.served.link  # type: ignore[union-attr]
-    brought = Contribution(1, [_filled(GRADIENT)])
+    client: Any = state.recipe.served.client  # type: ignore[union-attr]
+    contribution = Contribution(1, [_filled(GRADIENT)])
 
     def run(turns: Iterable[object]) -> tuple[int, float]:
-        outcome = link.pull()
+        outcome = client.pull()
         for _ in turns:
-            outcome = link.push(brought)
+            outcome = client.push(contribution)
         return int(outcome.step), float(outcome.leaves[0][0][0, 0])
 
     return run

@@ -2,9 +2,9 @@
 
 A map, from the outside in:
 
-    link                       a worker's end: brings models, pushes, pulls
-    delivery, asked            one push on its way to all servers; where the parameters that a server sends come to lie
-    tie, meetings              joining, calling and coming back to servers; what workers show and tell each other
+    client                     a worker's client of the servers: joins, comes back after losses, pushes, pulls, keeps
+    push, responses            a push while it is under way, and its outcome; what servers answer a worker
+    rendezvous                 what workers show and tell each other by way of server 0
     planning, partition        a model over servers as every worker plans it: who holds what, what is shipped
     split                      an optimizer's update, cut into one function for each server
     service, pushes            the calls that a server answers; what it does with a push

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stratagem.parameters.delivery import Contribution
+from stratagem.parameters.push import Contribution
 from stratagem.planning.measuring import Measured
 from stratagem.strategies import ParameterServerStrategy
 
@@ -59,8 +59,8 @@ def measure_wire(state: Any) -> tuple[float, float]:
     """A push and a pull of a model, without any computing on this side."""
     served = state.recipe.served
     gradients = [np.zeros(leaf.shape, leaf.dtype) for leaf in state.flat_params]
-    brought = Contribution(1, served.plan.scatter(gradients))
-    return usual(lambda: served.link.push(brought)), usual(served.link.pull)
+    contribution = Contribution(1, served.plan.scatter(gradients))
+    return usual(lambda: served.client.push(contribution)), usual(served.client.pull)
 
 
 def measure_average(params: list[np.ndarray]) -> float:

@@ -11,11 +11,11 @@ import numpy as np
 from stratagem.errors import StrategyError
 from stratagem.keep import ShardRecord, TensorEntry
 from stratagem.parameters.agreements import Label
-from stratagem.parameters.delivery import Contribution
-from stratagem.parameters.link import Link, Outcome
+from stratagem.parameters.client import ServerClient
 from stratagem.parameters.planning import JobOptions, ModelPlan
+from stratagem.parameters.push import Contribution, Outcome
+from stratagem.parameters.rendezvous import Rendezvous
 from stratagem.parameters.rules import Async, Sync
-from stratagem.parameters.tie import Tie
 from stratagem.strategies.engines import Step
 from stratagem.strategies.parameter_age import Age
 from stratagem.strategies.replicas import Replicas
@@ -49,14 +49,15 @@ class ParameterServerEngine:
         plan = ModelPlan(f"model-{self._models}", state, state.recipe.names, self._options)
         self._models += 1
         workers = self._workers
-        tie = Tie(workers.server, workers.index, workers.is_chief, plan, lambda: plan.initial(state))
-        tie.connect()
-        link = Link(tie)
-        model = _Served(plan, link, _overlaps(self._options), workers, state)
+        client = ServerClient(
+            workers.server, workers.index, workers.is_chief, plan, lambda: plan.initial(state)
+        )
+        client.connect()
+        model = _Served(plan, client, _overlaps(self._options), workers, state)
         workers.use(model)
         recipe = replace(state.recipe, served=model)
         empty = TrainState([], [], list(state.flat_state), None, np.int32(0), recipe)
-        return model.renewed(empty, link.pull())
+        return model.renewed(empty, client.pull())
 
     def build(self, trainable: Trainable) -> Step:
         """Compute, push, take what comes back."""
@@ -101,7 +102,7 @@ class ParameterServerEngine:
                     for name, value in outcome.metrics.items()
                 }
             log.count(rows, outcome.update, metrics)
-            told = {**metrics, "global_step": outcome.update, "dropped": model.link.dropped}
+            told = {**metrics, "global_step": outcome.update, "dropped": model.client.dropped}
             if outcome.staleness is not None:
                 told["staleness"] = outcome.staleness
             return model.renewed(state, outcome, others), told
@@ -140,22 +141,29 @@ class _Served:
 
     Args:
         plan: Who holds what.
-        link: The tie to the servers.
+        client: Calls the servers.
         overlaps: Whether to compute on while a push is under way.
         workers: The workers, of whom the chief may set values.
         state: The state as it was planned.
 
     Attributes:
+        rendezvous: Where its workers meet.
         compiled: What each function that trains it computes here.
         age: Of the parameters that this worker has.
         is_closed: Whether this worker has left it.
     """
 
     def __init__(
-        self, plan: ModelPlan, link: Link, overlaps: bool, workers: ServerWorkers, state: TrainState
+        self,
+        plan: ModelPlan,
+        client: ServerClient,
+        overlaps: bool,
+        workers: ServerWorkers,
+        state: TrainState,
     ) -> None:
         self.plan = plan
-        self.link = link
+        self.client = client
+        self.rendezvous = Rendezvous(client)
         self.is_chief = workers.is_chief
         self._workers = workers
         self.in_step = isinstance(plan.options.rule, Sync)
@@ -168,13 +176,13 @@ class _Served:
         self.age = Age()
         self.is_closed = False
 
-    def push(self, brought: Contribution) -> Outcome:
-        """Push; with overlap, start to, and come back with what the push before it brought."""
+    def push(self, contribution: Contribution) -> Outcome:
+        """Push; with overlap, only begin to, and return the outcome of the push before."""
         if not self._overlaps:
-            return self.link.push(brought)
+            return self.client.push(contribution)
         before = self.settle()
-        self._under_way = self.link.begin(brought)
-        return before or Outcome("begun", brought.base or 0)
+        self._under_way = self.client.begin(contribution)
+        return before or Outcome("begun", contribution.base or 0)
 
     def settle(self) -> Outcome | None:
         """Wait for the push that is under way, if there is one; what came of it."""
@@ -201,37 +209,37 @@ class _Served:
         """The state with parameters of now, if those that came with the last push have been waiting."""
         if not self.age.is_too_great():
             return state
-        newer = self.link.pull_newer(int(state.step))
+        newer = self.client.pull_newer(int(state.step))
         self.age.begin()
         return state if newer is None else self.renewed(state, newer)
 
     def fetch(self, state: TrainState) -> TrainState:
         """All of it, at one step, from the servers."""
         self.settle()
-        step, held = self.link.fetch()
+        step, held = self.client.fetch()
         others = [np.array(each) for each in state.flat_state]
         return self.plan.whole(held, others, step, state.recipe)
 
     def end_fit(self, fit: int) -> None:
         """Tell the other workers that this one has come to the end of a fit."""
         self.settle()
-        self.link.meetings.end_fit(fit)
+        self.rendezvous.end_fit(fit)
 
     def agreed(self, state: TrainState, label: Label) -> TrainState:
         """The state with the values that all workers look at under a label; not to be trained on."""
         self.settle()
-        params, others = self.plan.taken(self.link.agreed(label), list(state.flat_state))
+        params, others = self.plan.taken(self.rendezvous.agreed(label), list(state.flat_state))
         return replace(state, flat_params=params, flat_state=others)
 
     @property
     def has_pushed(self) -> bool:
         """See `Elsewhere`."""
-        return self.link.has_pushed
+        return self.client.has_pushed
 
     def renew(self, state: TrainState) -> TrainState:
         """See `Elsewhere`."""
         self.settle()
-        return self.renewed(state, self.link.pull())
+        return self.renewed(state, self.client.pull())
 
     def assign(self, state: TrainState, step: int | None = None) -> None:
         """See `Elsewhere`; state of a worker's own is not the servers' and is not looked at.
@@ -244,20 +252,20 @@ class _Served:
                 "only the chief may set values on the parameter servers: ask strategy.is_chief"
             )
         self.settle()
-        self.link.assign(self.plan.placed(state), step)
+        self.client.assign(self.plan.placed(state), step)
         if step is not None:
-            self.link.pull()
+            self.client.pull()
 
     def keep(
         self, root: str, make: Callable[[int], bool]
     ) -> tuple[int, Callable[[], tuple[list[ShardRecord], dict[str, TensorEntry]]] | None]:
         """See `Elsewhere`."""
         self.settle()
-        step, are_writing = self.link.keep(root, make)
+        step, are_writing = self.client.keep(root, make)
         return step, partial(self._kept, root, step) if are_writing else None
 
     def _kept(self, root: str, step: int) -> tuple[list[ShardRecord], dict[str, TensorEntry]]:
-        records = self.link.kept(root, step)
+        records = self.client.kept(root, step)
         numbers = self.plan.shared(range(len(self.form.flat_state)))
         names = {f"state/{place}": f"state/{number}" for place, number in enumerate(numbers)}
         return records, {
@@ -267,12 +275,12 @@ class _Served:
 
     def note(self, what: str, note: bytes) -> None:
         """See `Elsewhere`."""
-        self.link.meetings.note(what, note)
+        self.rendezvous.note(what, note)
 
     def noted(self, what: str) -> bytes | None:
         """See `Elsewhere`."""
         self.settle()
-        return self.link.meetings.noted(what)
+        return self.rendezvous.noted(what)
 
     def when_closing(self, callback: Callable[[], object]) -> None:
         """See `Elsewhere`."""
@@ -289,4 +297,4 @@ class _Served:
         while self._closing:
             self._closing.pop()()
         self.settle()
-        self.link.close()
+        self.client.close()

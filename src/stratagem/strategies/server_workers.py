@@ -5,7 +5,8 @@ from typing import Protocol
 
 from stratagem.cluster import ClusterSpec
 from stratagem.errors import StrategyError
-from stratagem.parameters.link import Link
+from stratagem.parameters.client import ServerClient
+from stratagem.parameters.rendezvous import Rendezvous
 from stratagem.parameters.rules import Sync, UpdateRule
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
@@ -18,10 +19,12 @@ class Served(Protocol):
     """A model on the servers, as far as workers need it to meet.
 
     Attributes:
-        link: The tie to the servers.
+        client: Calls the servers.
+        rendezvous: Where its workers meet.
     """
 
-    link: Link
+    client: ServerClient
+    rendezvous: Rendezvous
 
     def settle(self) -> object:
         """Wait for what is under way."""
@@ -60,8 +63,8 @@ class ServerWorkers:
         self._models.append(model)
 
     @property
-    def link(self) -> Link:
-        """The tie to the servers.
+    def model(self) -> Served:
+        """The model by which this worker meets the others; nothing of it is under way.
 
         Raises:
             StrategyError: There is no model yet.
@@ -69,7 +72,7 @@ class ServerWorkers:
         if not self._models:
             raise StrategyError("there is no model on the parameter servers yet: call strategy.init first")
         self._models[-1].settle()
-        return self._models[-1].link
+        return self._models[-1]
 
     @property
     def has_model(self) -> bool:
@@ -78,7 +81,7 @@ class ServerWorkers:
 
     def gather(self, array: Array) -> Sequence[Array]:
         """The arrays of all workers that train in step with this one, in their order."""
-        return self.link.meetings.gather("reduce", array) if self._is_sync else [array]
+        return self.model.rendezvous.gather("reduce", array) if self._is_sync else [array]
 
     def parting(self) -> ServerParting | None:
         """How one that is asked to end lets the chief know; `None` where workers are not in step."""

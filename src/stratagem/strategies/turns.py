@@ -61,7 +61,7 @@ class ServerFeed:
 
     def _pause(self) -> None:
         if self._workers.has_model:
-            self._workers.link.pause()
+            self._workers.model.client.pause()
 
     def _deal(self, number: int) -> Callable[..., Any]:
         """Gives this worker's part of a batch, whose rows may have been counted, or `None`."""
@@ -81,6 +81,6 @@ class ServerFeed:
 
     def _check_same(self, number: int, batch: Any) -> None:
         try:
-            self._workers.link.meetings.check_same(number, digest(batch))
+            self._workers.model.rendezvous.check_same(number, digest(batch))
         except StrategyError as error:
             raise DataError(f"{error}: {HOW_TO_SHARE}") from error

@@ -8,7 +8,7 @@ import pytest
 
 from stratagem.parameters import protocol
 from stratagem.parameters.agreements import END, Agreements
-from stratagem.parameters.meetings import Meetings
+from stratagem.parameters.rendezvous import Rendezvous
 
 ALL = {0, 1, 2}
 
@@ -51,21 +51,21 @@ def test_nothing_is_kept_when_the_servers_have_gone_back() -> None:
     assert book.awaited((1, END), {0}) == []
 
 
-def meeting(answer: Callable[[dict[str, Any]], dict[str, Any]], patience: float) -> Meetings:
-    """The meetings of a worker, whose server 0 answers so."""
+def rendezvous(answer: Callable[[dict[str, Any]], dict[str, Any]], patience: float) -> Rendezvous:
+    """That of a worker whose server 0 answers so."""
 
     def call(server: int, call: str, fields: dict[str, Any], seconds: float) -> Any:
         assert (server, call) == (0, protocol.AGREE)
         return SimpleNamespace(fields=answer(fields))
 
-    tie: Any = SimpleNamespace(
+    client: Any = SimpleNamespace(
         call=call,
         epoch="now",
         patience=patience,
         server=SimpleNamespace(task="/job:worker/task:0"),
-        say_waiting=lambda what, seconds: None,
+        log_waiting=lambda what, seconds: None,
     )
-    return Meetings(tie, lambda: True)
+    return Rendezvous(client)
 
 
 def test_a_worker_that_never_comes_is_waited_for_no_longer_than_it_may_take(
@@ -75,7 +75,7 @@ def test_a_worker_that_never_comes_is_waited_for_no_longer_than_it_may_take(
         state = protocol.PENDING if fields["waits"] else protocol.OK
         return {protocol.STATE: state, "waiting": ["/job:worker/task:1"], "pushed": 7}
 
-    meeting(answer, patience=0.01).agree((1, END))
+    rendezvous(answer, patience=0.01).agree((1, END))
     assert "does not wait any longer for /job:worker/task:1 to come to the end of fit" in caplog.text
 
 
@@ -89,5 +89,5 @@ def test_a_worker_that_trains_is_waited_for(caplog: pytest.LogCaptureFixture) ->
         return {protocol.STATE: state, "waiting": ["/job:worker/task:1"], "pushed": step}
 
     # Without any patience: every answer tells of further pushes.
-    meeting(answer, patience=1e-9).agree((1, END))
+    rendezvous(answer, patience=1e-9).agree((1, END))
     assert not caplog.text

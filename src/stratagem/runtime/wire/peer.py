@@ -139,8 +139,7 @@ class Peer:
             StratagemError: Whatever of ours the handler raised, as the same class.
             RemoteCallError: Whatever else the handler raised.
         """
-        deadline = Deadline(timeout)
-        return self._sent(name, fields, tensors, deadline, wait)._answer(deadline, into, lend)
+        return self.begin(name, fields, tensors, timeout=timeout, wait=wait).answer(into=into, lend=lend)
 
     def begin(
         self,
@@ -163,7 +162,14 @@ class Peer:
             timeout: Seconds to connect and to send; the far side is told that it is waited for as long.
             wait: Whether to go on trying to connect to a task that is not up yet.
         """
-        return self._sent(name, fields, tensors, Deadline(timeout), wait)
+        deadline = Deadline(timeout)
+        connection = self._pool.take() or self._connect(name, deadline, wait)
+        try:
+            told = None if timeout == math.inf else deadline.left()
+            connection.channel.send(name, dict(fields or {}), tensors, deadline, told)
+        except BaseException as error:  # noqa: BLE001  raised again, with its context
+            raise self._broken_off(connection, error, name, deadline) from None
+        return CallUnderWay(self, connection, name, deadline)
 
     def open(
         self, name: str, fields: Mapping[str, Any] | None = None, *, timeout: float = DEFAULT_TIMEOUT
@@ -172,24 +178,7 @@ class Peer:
 
         It is the caller's to use, from one thread at a time, and to close. Raises what `call` raises.
         """
-        deadline = Deadline(timeout)
-        return self._sent(name, fields, (), deadline, True)._kept(deadline)
-
-    def _sent(
-        self,
-        name: str,
-        fields: Mapping[str, Any] | None,
-        tensors: Sequence[Any],
-        deadline: Deadline,
-        wait: bool,
-    ) -> "CallUnderWay":
-        connection = self._pool.take() or self._connect(name, deadline, wait)
-        try:
-            told = None if deadline.seconds == math.inf else deadline.left()
-            connection.channel.send(name, dict(fields or {}), tensors, deadline, told)
-        except BaseException as error:  # noqa: BLE001  raised again, with its context
-            raise self._broken_off(connection, error, name, deadline) from None
-        return CallUnderWay(self, connection, name)
+        return self.begin(name, fields, timeout=timeout)._kept()
 
     def _broken_off(
         self, connection: Connection, error: BaseException, name: str, deadline: Deadline
@@ -289,23 +278,39 @@ class Peer:
 class CallUnderWay:
     """A call that was sent and whose answer has not been received; made by `Peer.begin`."""
 
-    __slots__ = ("_connection", "_name", "_peer", "_sent_at")
+    __slots__ = ("_connection", "_deadline", "_name", "_peer", "_sent_at")
 
-    def __init__(self, peer: Peer, connection: Connection, name: str) -> None:
+    def __init__(self, peer: Peer, connection: Connection, name: str, deadline: Deadline) -> None:
         self._peer = peer
         self._connection = connection
         self._name = name
+        self._deadline = deadline
         self._sent_at = time.perf_counter()
 
     def answer(
         self,
         *,
-        timeout: float = DEFAULT_TIMEOUT,
+        timeout: float | None = None,
         into: Sequence[Array | None] | None = None,
         lend: bool = False,
     ) -> Response:
-        """Wait for the answer, for so many seconds from now; see `Peer.call`. To be called once."""
-        return self._answer(Deadline(timeout), into, lend)
+        """Wait for the answer, for so many seconds from now or, by default, until the time of `Peer.begin` is over.
+
+        See `Peer.call`. To be called once.
+        """
+        deadline = self._deadline if timeout is None else Deadline(timeout)
+        give_back = partial(self._peer._pool.give_back, self._connection)
+        if lend:
+            message = self._receive(deadline, into, Lease(give_back).lent)
+        else:
+            message = self._receive(deadline, into, None)
+            give_back()
+        return self._opened(message)
+
+    @property
+    def transport(self) -> str:
+        """How the task is connected to: `tcp`, `tls` or `shared memory`."""
+        return self._connection.transport
 
     def is_broken(self) -> bool:
         """Whether the far side has gone, so that there will be no answer unless it is here already."""
@@ -315,18 +320,9 @@ class CallUnderWay:
         """Do without the answer: the connection is closed."""
         self._connection.channel.close()
 
-    def _answer(self, deadline: Deadline, into: Sequence[Array | None] | None, lend: bool) -> Response:
-        give_back = partial(self._peer._pool.give_back, self._connection)
-        if lend:
-            message = self._receive(deadline, into, Lease(give_back).lent)
-        else:
-            message = self._receive(deadline, into, None)
-            give_back()
-        return self._opened(message)
-
-    def _kept(self, deadline: Deadline) -> Channel:
+    def _kept(self) -> Channel:
         """The connection itself, once the far side has agreed to keep its end of it."""
-        message = self._receive(deadline, None, None)
+        message = self._receive(self._deadline, None, None)
         try:
             self._opened(message)
         except BaseException:

@@ -1,0 +1,146 @@
+"""A push: what a worker contributes to an update, the push while it is under way, and its outcome."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratagem.errors import RolledBack
+from stratagem.parameters import protocol
+from stratagem.parameters.planning import Pieces
+from stratagem.parameters.protocol import OK, PENDING, SEND, STATE, Reading
+from stratagem.parameters.responses import FreeMemory, receive
+from stratagem.runtime.wire import Fields, Peer, Response
+from stratagem.runtime.wire.arrays import Array
+from stratagem.runtime.wire.peer import CallUnderWay
+
+VOID = "void"
+"""The kind of a push that does not count, because the servers went back behind it."""
+
+
+@dataclass(slots=True)
+class Contribution:
+    """What a worker contributes to an update.
+
+    Attributes:
+        rows: The number of examples; with none there are no gradients.
+        gradients: For each server, those of its pieces.
+        commons: What all gradients have in common.
+        metrics: To be averaged over the pushes of one update.
+        base: The step of the parameters that the gradients were computed on; the newest known by default.
+    """
+
+    rows: int
+    gradients: Pieces
+    commons: Sequence[Array] = ()
+    metrics: Mapping[str, Reading] = field(default_factory=dict)
+    base: int | None = None
+
+
+@dataclass
+class Outcome:
+    """What became of a push.
+
+    Attributes:
+        kind: Applied, dropped, counted for an update to come, or void.
+        step: The global step of the parameters that came back.
+        leaves: The newest parameters of each server; none if the push was only counted.
+        metrics: The means over all pushes of the update, if it was of several.
+        staleness: How many updates came between the parameters that it was computed on and its own; `None` if it
+            was not applied.
+        update: The global step that the push made; that of the parameters if it made none.
+    """
+
+    kind: str
+    step: int
+    leaves: Pieces | None = None
+    metrics: dict[str, Reading] = field(default_factory=dict)
+    staleness: int | None = None
+    update: int = 0
+
+    def __post_init__(self) -> None:
+        self.update = self.update or self.step
+
+
+class PushUnderWay:
+    """A push that is sent to every server that takes part in updates, under one number however often it is sent.
+
+    Args:
+        fields: What identifies it to every server: the model, the epoch, and the push itself.
+        contribution: What it contributes.
+        peer: Finds a server by its number.
+        memory: For the parameters that each server sends.
+        log_waiting: Called with whom server 0 waits for, and for how long.
+
+    Attributes:
+        epoch: The stretch of the servers' history that it belongs to.
+    """
+
+    def __init__(
+        self,
+        fields: Fields,
+        contribution: Contribution,
+        peer: Callable[[int], Peer],
+        memory: Sequence[FreeMemory],
+        log_waiting: Callable[[str, float], None],
+    ) -> None:
+        self.epoch: str = fields["epoch"]
+        self._fields = fields
+        self._contribution = contribution
+        self._peer = peer
+        self._memory = memory
+        self._log_waiting = log_waiting
+        self._calls: dict[int, CallUnderWay] = {}
+        self._has_failed = False
+        self._began = time.monotonic()
+
+    def send(self, server: int) -> None:
+        """Send a server its part, and leave its answer to `exchange`."""
+        self._calls[server] = self._peer(server).begin(
+            protocol.PUSH, *self._message(server), timeout=protocol.CALL_SECONDS, wait=False
+        )
+
+    def exchange(self, server: int) -> Response:
+        """Wait until a server has used its part, which is sent now unless `send` was called before.
+
+        Raises:
+            RolledBack: The servers have gone back to an earlier step; or another server did not get its part, so that
+                this one would wait in vain.
+        """
+        call, again = self._calls.pop(server, None), False
+        try:
+            while True:
+                if call is None:
+                    call = self._peer(server).begin(
+                        protocol.PUSH,
+                        *self._message(server, again),
+                        timeout=protocol.CALL_SECONDS,
+                        wait=False,
+                    )
+                answer = receive(call, protocol.CALL_SECONDS, self._memory[server])
+                state = answer.fields[STATE]
+                if state == OK:
+                    return answer
+                if self._has_failed:
+                    raise RolledBack("another server did not get its part of a push")
+                if state == PENDING and server == 0:
+                    tasks = ", ".join(answer.fields["waiting"]) or "the other servers"
+                    self._log_waiting(f"for {tasks}", time.monotonic() - self._began)
+                call, again = None, state != SEND
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    def _message(self, server: int, again: bool = False) -> tuple[Fields, Sequence[Any]]:
+        """The fields and arrays for a server, which has the arrays already if it is asked again."""
+        ours = self._contribution
+        fields = {**self._fields, "again": again, "metrics": ours.metrics if server == 0 else {}}
+        return fields, [*ours.gradients[server], *ours.commons] if ours.rows and not again else ()
+
+    def abandon(self) -> None:
+        """Give up this attempt, so that the push can be sent once more."""
+        for call in self._calls.values():
+            call.abandon()
+        self._calls.clear()
+        self._has_failed = False
+        self._began = time.monotonic()
