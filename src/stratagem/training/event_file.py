@@ -42,7 +42,7 @@ class EventFile:
             ) from error
         self._events, self._summaries = event_pb2, summary_pb2
         self._tensors, self._shapes, self._types = tensor_pb2, tensor_shape_pb2.TensorShapeProto, types_pb2
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):06d}"
         self._path = directory / name
         self._lock = threading.Lock()
         try:

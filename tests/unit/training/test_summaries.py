@@ -313,6 +313,13 @@ def test_the_environment_tells_who_writes(
     assert scalars(tmp_path / "each" / f"{job}-{index}") == {"speed": [(0, 5.0)]}
 
 
+def test_writers_are_read_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:
+    for step in range(12):  # so that one number at the end of a name has a digit more than the one before
+        with sg.SummaryWriter(tmp_path) as writer:
+            writer.scalar("loss", 0.5, step)
+    assert [each.step for each in EventAccumulator(str(tmp_path)).Reload().Scalars("loss")] == list(range(12))
+
+
 def test_writers_of_one_second_do_not_overwrite_each_other(tmp_path: Path) -> None:
     for number in range(3):
         with sg.SummaryWriter(tmp_path, CHIEF) as writer:
