@@ -307,7 +307,7 @@ class ServerClient:
             push = push or self._new_push(contribution)
             while push is not None:
                 try:
-                    if self._threads is None:
+                    if self._threads is None or len(self._participants) == 1:
                         answers = [push.exchange(0)]
                     else:
                         answers = fan_out(push.exchange, self._participants, self._threads.submit)
