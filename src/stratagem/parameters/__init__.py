@@ -8,13 +8,15 @@ A map, from the outside in:
     planning, partition        a model over servers as every worker plans it: who holds what, what is shipped
     split                      an optimizer's update, cut into one function for each server
     service, pushes            the calls that a server answers; what it does with a push
-    leader, fellows, follower  server 0, which decides for all; how it calls all servers; how the others hear of it
-    bulletin, snapshots        what workers leave with server 0 for one another; cuts of one model over all servers
-    part, store, cutting       one server's part of a model: values and pushes, cuts on disk
+    leader, fellows            server 0's shell: carries out what the core decides; how it calls all servers
+    decider, follower          who decides about pushes, as server 0 and as the other servers ask
+    part, store, cutting       one server's part of a model: values and pushes, snapshots on disk
     versions                   its values, version by version, for readers near and far
     averaging                  the mean of several pushes and the update that it makes, as one program
-    authority, machines        deciding: who takes part, which pushes make which update
-    gatherings, agreements     what workers show each other; of which values they evaluate
+    model_core                 the pure core: the states of a model, and everything that server 0 decides about it
+    authority, update_rules    the part of it that decides who takes part, and which pushes make which update
+    snapshot_schedule          the part that decides when snapshots are due, and which may be committed
+    exchanges, agreements      the part that keeps what workers show each other; which values they evaluate
     rules, config, protocol    the user's wishes, and the words in which both sides talk
     locks                      many readers, one writer
 """

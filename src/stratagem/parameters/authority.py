@@ -5,13 +5,13 @@ all servers or on none; and every server makes the same updates in the same orde
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from stratagem.errors import StrategyError
-from stratagem.parameters.machines import Apply, Count, Drop, Instruction, Push, machine_of
 from stratagem.parameters.rules import UpdateRule
+from stratagem.parameters.update_rules import Apply, Count, Drop, Instruction, Push, machine_of
 from stratagem.runtime.wire import Fields
 
 _REMEMBERED = 8
@@ -21,6 +21,8 @@ _REMEMBERED_STEPS = 1024
 
 
 APPLIED, DROPPED, COUNTED = "applied", "dropped", "counted"
+Applied: TypeAlias = Mapping[int, tuple[str, int]]
+"""The last push of each worker that values contain: which start of the worker, and the push's number."""
 
 
 class Decision(NamedTuple):
@@ -31,14 +33,14 @@ class Decision(NamedTuple):
         step: The global step that its update made; the present one, if it was not applied.
         pushes: Those that the update is made of, in the order in which they are averaged.
         why: Why it was dropped.
-        cut: Whether every server is to copy its values right after this update.
+        snapshot: Whether every server is to copy its values right after this update.
     """
 
     kind: str
     step: int
     pushes: tuple[Push, ...] = ()
     why: str = ""
-    cut: bool = False
+    snapshot: bool = False
 
     def to_fields(self) -> Fields:
         """The same in plain values."""
@@ -47,14 +49,14 @@ class Decision(NamedTuple):
             "step": self.step,
             "pushes": [list(push) for push in self.pushes],
             "why": self.why,
-            "cut": self.cut,
+            "snapshot": self.snapshot,
         }
 
     @classmethod
     def from_fields(cls, fields: Fields) -> "Decision":
         """The decision that was told."""
         pushes = tuple(Push(*values) for values in fields["pushes"])
-        return cls(fields["kind"], fields["step"], pushes, fields["why"], fields["cut"])
+        return cls(fields["kind"], fields["step"], pushes, fields["why"], fields["snapshot"])
 
 
 @dataclass
@@ -85,28 +87,30 @@ class Authority:
 
     Attributes:
         step: The global step: how many updates have been decided.
-        cut_wanted: Whether the next update is to be followed by a copy of all values.
+        decided: How many pushes have been decided about.
+        snapshot_wanted: Whether the next update is to be followed by a snapshot.
+        snapshots: The updates that are, with what was applied by then; for the caller to take.
         staleness: How many pushes were applied so many steps after the parameters they were computed on.
         pushed: How many pushes of each worker were applied.
         dropped: How many were dropped.
-        applied_at_cut: What `applied` was right after the last update that was followed by a copy.
         active: The workers that updates wait for.
     """
 
     def __init__(self, rule: UpdateRule, workers: int, servers: Iterable[int]) -> None:
         self.step = 0
-        self.cut_wanted = False
+        self.decided = 0
+        self.snapshot_wanted = False
+        self.snapshots: list[tuple[int, Applied]] = []
         self.staleness: Counter[int] = Counter()
         self.pushed: Counter[int] = Counter()
         self.dropped: Counter[int] = Counter()
-        self.applied_at_cut: dict[int, tuple[str, int]] = {}
         self._machine = machine_of(rule, workers)
         self._servers = frozenset(servers)
         self._members = {worker: Member() for worker in range(workers)}
         self._arrivals: dict[Push, set[int]] = {}
         self._undecided: set[Push] = set()
         self._made: dict[int, Decision] = {}
-        self._held: list[Push] | None = None
+        self._held_back: list[Push] | None = None
         self.active = self._active()
 
     # Who takes part.
@@ -160,25 +164,29 @@ class Authority:
 
     # Pushes.
 
-    def arrived(self, push: Push, server: int) -> None:
-        """A server has its part of a push."""
+    def arrived(self, push: Push, server: int) -> Decision | None:
+        """A server has its part of a push: the decision about it, if there is one by now."""
         member = self.member(push.worker)
-        if push.incarnation != member.incarnation or push.sequence <= member.sequence:
-            return  # of an earlier start, or decided already
-        if push in self._undecided:
-            return  # told again by a server whose caller asked again
+        if push.incarnation != member.incarnation:
+            return self.decision(*push[:3])  # of an earlier start
+        decision = member.decisions.get(push.sequence)
+        if decision is not None or push.sequence <= member.sequence or push in self._undecided:
+            return decision  # sent again, by a worker that did not get the answer
         if not member.is_active:
             member.is_active = True
             self._changed()
-        arrivals = self._arrivals.setdefault(push, set())
-        arrivals.add(server)
-        if arrivals >= self._servers:
+        if len(self._servers) > 1:
+            arrivals = self._arrivals.setdefault(push, set())
+            arrivals.add(server)
+            if not arrivals >= self._servers:
+                return None
             del self._arrivals[push]
-            self._undecided.add(push)
-            if self._held is not None:
-                self._held.append(push)
-            else:
-                self._complete(push)
+        self._undecided.add(push)
+        if self._held_back is not None:
+            self._held_back.append(push)
+            return None
+        self._follow(self._machine.complete(push, self.step, self.active))
+        return member.decisions.get(push.sequence)
 
     def decision(self, worker: int, incarnation: str, sequence: int) -> Decision | None:
         """What became of a push; `None` if that is not known yet."""
@@ -206,29 +214,31 @@ class Authority:
 
     def hold(self) -> int:
         """Decide nothing until `release`; the step at which all servers will then stand still."""
-        if self._held is None:
-            self._held = []
+        if self._held_back is None:
+            self._held_back = []
         return self.step
 
     def release(self) -> None:
         """Go on deciding."""
-        held, self._held = self._held, None
-        for push in held or ():
-            self._complete(push)
+        pushes, self._held_back = self._held_back, None
+        self._changed()  # others may take part by now
+        for push in pushes or ():
+            self._follow(self._machine.complete(push, self.step, self.active))
 
-    def rewind(self, step: int, applied: dict[int, tuple[str, int]]) -> None:
-        """Go back to an earlier step.
-
-        Args:
-            step: The step.
-            applied: For each worker that had pushed, which start of it, and its last push that was decided.
-        """
-        self.step = step
+    def forget_pushes(self) -> None:
+        """Nothing that is not decided by now counts any more."""
         self._arrivals.clear()
         self._undecided.clear()
         self._made.clear()
-        self._held = None
+        self._held_back = None
         self._machine.reset()
+        self.snapshots = []
+        self.snapshot_wanted = False
+
+    def rewind(self, step: int, applied: Applied) -> None:
+        """Go back to an earlier step, whose values contain these pushes."""
+        self.step = step
+        self.forget_pushes()
         for worker, member in self._members.items():
             incarnation, sequence = applied.get(worker, (None, 0))
             if member.incarnation is None or member.incarnation == incarnation:
@@ -239,7 +249,7 @@ class Authority:
         self.active = self._active()
 
     @property
-    def applied(self) -> dict[int, tuple[str, int]]:
+    def applied(self) -> Applied:
         """For each worker that has come: which start of it, and its last push that was decided."""
         return {
             worker: (member.incarnation, member.sequence)
@@ -249,12 +259,10 @@ class Authority:
 
     # Deciding.
 
-    def _complete(self, push: Push) -> None:
-        self._follow(self._machine.complete(push, self.step, self.active))
-
     def _changed(self) -> None:
         self.active = self._active()
-        self._follow(self._machine.changed(self.step, self.active))
+        if self._held_back is None:
+            self._follow(self._machine.changed(self.step, self.active))
 
     def _follow(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -272,16 +280,17 @@ class Authority:
             self.staleness[self.step - push.base] += 1
             self.pushed[push.worker] += 1
         self.step += 1
-        decision = Decision(APPLIED, self.step, pushes, cut=self.cut_wanted)
-        self.cut_wanted = False
+        decision = Decision(APPLIED, self.step, pushes, snapshot=self.snapshot_wanted)
         self._made[self.step] = decision
         self._made.pop(self.step - _REMEMBERED_STEPS, None)
         for push in pushes:
             self._decide(push, decision)
-        if decision.cut:
-            self.applied_at_cut = self.applied
+        if self.snapshot_wanted:
+            self.snapshot_wanted = False
+            self.snapshots.append((self.step, self.applied))
 
     def _decide(self, push: Push, decision: Decision) -> None:
+        self.decided += 1
         self._undecided.discard(push)
         member = self._members[push.worker]
         if push.incarnation != member.incarnation:

@@ -21,11 +21,11 @@ from stratagem import environment
 from stratagem.errors import DeadlineExceeded, RolledBack, StratagemError, TaskLost, TaskUnreachable
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
-from stratagem.parameters.machines import Push
 from stratagem.parameters.planning import ModelPlan, Pieces
 from stratagem.parameters.protocol import OK, STATE
 from stratagem.parameters.push import VOID, Contribution, Outcome, PushUnderWay
 from stratagem.parameters.responses import FreeMemory, receive
+from stratagem.parameters.update_rules import Push
 from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response

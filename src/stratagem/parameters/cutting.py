@@ -35,11 +35,14 @@ class CutWriter:
     Args:
         config: The model's part.
         cuts: Where they go.
+
+    Attributes:
+        cuts: See above.
     """
 
     def __init__(self, config: StoreConfig, cuts: Cuts) -> None:
         self._config = config
-        self._cuts = cuts
+        self.cuts = cuts
         self._futures: dict[int, Future[ShardRecord]] = {}
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
@@ -95,4 +98,4 @@ class CutWriter:
         arrays: Mapping[str, Any] = {
             held.name: value for held, value in zip(self._config.held, values, strict=True)
         }
-        return write_shard(self._cuts.directory(step), shard_name(self._config.server), arrays)
+        return write_shard(self.cuts.directory(step), shard_name(self._config.server), arrays)

@@ -1,12 +1,13 @@
-"""One server's part of one model, with all that belongs to it: values, programs, cuts."""
+"""One server's part of one model, with all that belongs to it: values, programs, snapshots."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
 import numpy as np
 
 from stratagem.errors import KeepError, LimitExceeded, RolledBack, StrategyError
 from stratagem.keep import Cuts, ShardRecord, read_shard
+from stratagem.parameters import protocol
 from stratagem.parameters.agreements import Label
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.cutting import CutWriter
@@ -14,7 +15,9 @@ from stratagem.parameters.rules import Sync
 from stratagem.parameters.store import Lead, Store
 from stratagem.runtime.memory import physical_memory
 from stratagem.runtime.programs import CompiledProgram, ProgramCache
+from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.programs.verification import content_hash
+from stratagem.runtime.wire import Fields
 from stratagem.runtime.wire.arrays import Array
 
 
@@ -25,14 +28,14 @@ class ModelPart:
         config: What it is.
         programs: Programs that workers have shipped.
         device: Where it lives.
+        lead: Who decides for all servers.
 
     Attributes:
         store: Its values; `None` until the programs are here.
-        lead: Who decides for all servers; to be set before anything else is done.
-        cuts: Its cuts on disk, if there are to be any.
+        cuts: Its snapshots on disk, if there are to be any.
     """
 
-    def __init__(self, config: StoreConfig, programs: ProgramCache, device: jax.Device) -> None:
+    def __init__(self, config: StoreConfig, programs: ProgramCache, device: jax.Device, lead: Lead) -> None:
         if config.nbytes > physical_memory():
             raise LimitExceeded(
                 f"{config.nbytes} bytes of model {config.name!r} are more than the {physical_memory()} bytes of memory on "
@@ -40,10 +43,9 @@ class ModelPart:
             )
         self.config = config
         self.store: Store | None = None
-        self._combine: CompiledProgram | None = None
         self.cuts = None if config.snapshot_dir is None else Cuts(f"{config.snapshot_dir}/{config.name}")
         self._writer = None if self.cuts is None else CutWriter(config, self.cuts)
-        self.lead: Lead
+        self._lead = lead
         self._keepers: dict[str, CutWriter] = {}
         self._marked: tuple[str | None, Label, list[Array]] | None = None
         self._programs = programs
@@ -55,24 +57,24 @@ class ModelPart:
         """The hashes of the programs that have not been shipped here; makes the store once all are."""
         if self.store is not None:
             return []
-        found = {hash_: self._find(hash_) for hash_ in self._hashes()}
-        missing = [hash_ for hash_, program in found.items() if program is None]
-        if missing:
-            return missing
-        update, partials = found.get(self.config.update), found.get(self.config.partials)
-        self._combine = found.get(self.config.combine)
-        # Asynchronous pushes bring their commons with them: each is an update by itself.
-        averages = isinstance(self.config.rule, Sync)
-        self.store = Store(self.config, update, partials, averages, self._device, self.lead)
-        return []
+        config = self.config
+        hashes = (config.update, config.partials, config.combine)
+        programs = update, partials, combine = [self._find(hash_) if hash_ else None for hash_ in hashes]
+        missing = [
+            hash_ for hash_, program in zip(hashes, programs, strict=True) if hash_ and program is None
+        ]
+        if not missing:
+            # Asynchronous pushes bring their commons with them: each is an update by itself.
+            averages = isinstance(config.rule, Sync)
+            snapshot = None if self._writer is None else self._writer.write
+            self.store = Store(
+                config, update, partials, combine, averages, self._device, self._lead, snapshot
+            )
+        return missing
 
     def ship(self, artifact: bytes) -> None:
         """Take a program in, and compile it."""
         self._programs.load(artifact, self._donated(artifact), self._device)
-
-    def _hashes(self) -> list[str]:
-        names = (self.config.update, self.config.partials, self.config.combine)
-        return [name for name in names if name]
 
     def _find(self, hash_: str) -> CompiledProgram | None:
         donate = range(len(self.config.held)) if hash_ == self.config.update else ()
@@ -97,35 +99,60 @@ class ModelPart:
             raise StrategyError(f"model {self.config.name!r} has no programs here yet: found it first")
         return self.store
 
-    def combined(self, partials: Sequence[Array]) -> list[Array]:
-        """What the partials of all servers have in common; on server 0."""
-        if self._combine is None:
-            raise StrategyError(f"model {self.config.name!r} has nothing to combine here")
-        return [np.asarray(array) for array in self._combine(partials, wait=True)]
+    def opened(self, epoch: str) -> Store:
+        """The store, for one who knows the present stretch of history.
 
-    # Cuts.
+        Raises:
+            RolledBack: The caller knows another one, or there are no values.
+        """
+        store = self.store
+        if store is None or store.epoch is None or store.epoch != epoch:
+            raise RolledBack("this server is not, or no longer, at what the worker knows of")
+        return store
+
+    # What server 0 asks of every server.
+
+    def obey(self, call: str, fields: Fields, seconds: float) -> Fields:
+        """Carry out a call of server 0, within so many seconds if it waits for a disk; what to answer."""
+        match call:
+            case protocol.BEGIN:
+                self.filled.begin(fields["epoch"])
+            case protocol.RESTORE:
+                reached = self.filled.version
+                self._restore(fields["step"], ShardRecord.from_dict(fields["record"]))
+                return {"reached": reached}
+            case protocol.TAKE:
+                self._take(fields["token"], fields["step"], fields["is_anew"])
+            case protocol.MARK:
+                self.opened(fields["epoch"])
+                fit, epoch_of_fit = fields["label"]
+                self._mark((fit, epoch_of_fit), fields["step"])
+            case protocol.CUT if fields["now"]:
+                self.writer.write(fields["step"], self._copies(fields["step"]))
+            case protocol.CUT:
+                return {"record": self.writer.written(fields["step"], seconds).to_dict()}
+            case protocol.FORGET:
+                for step in fields["steps"]:
+                    self.kept.remove(step)
+        return {}
 
     @property
     def kept(self) -> Cuts:
-        """Its cuts on disk.
+        """Its snapshots on disk.
 
         Raises:
             KeepError: There are none.
         """
-        if self.cuts is None:
+        return self.writer.cuts
+
+    @property
+    def writer(self) -> CutWriter:
+        """Writes them."""
+        if self._writer is None:
             raise KeepError("there is no snapshot_dir, so there are no cuts")
-        return self.cuts
+        return self._writer
 
-    def cut(self, step: int, values: Sequence[Array]) -> None:
-        """Write copies of the values, soon."""
-        if self._writer is not None:
-            self._writer.write(step, values)
-
-    def cut_now(self, step: int) -> None:
-        """Write the present values, as those of this step."""
-        self.cut(step, self._copies(step))
-
-    def mark(self, label: Label, step: int) -> None:
+    def _mark(self, label: Label, step: int) -> None:
         """Keep the parameters of this step for all who ask for them under a label; what was kept before is forgotten."""
         self._marked = None  # two copies at a time would be one too many
         self._marked = self.filled.epoch, label, self._copies(step, len(self.config.leaves))
@@ -154,14 +181,8 @@ class ModelPart:
         finally:
             release()
 
-    def written(self, step: int, seconds: float) -> ShardRecord:
-        """The record of this server's shard, once it is written."""
-        if self._writer is None:
-            raise KeepError("there is no snapshot_dir, so there are no cuts")
-        return self._writer.written(step, seconds)
-
-    def restore(self, step: int, record: ShardRecord) -> None:
-        """Go back to a cut.
+    def _restore(self, step: int, record: ShardRecord) -> None:
+        """Go back to a snapshot.
 
         Raises:
             KeepError: It cannot be read here, or is of another model.
@@ -169,15 +190,12 @@ class ModelPart:
         directory = self.kept.path(step)
         self.filled.close()
         arrays: Mapping[str, Array] = read_shard(directory, record)
-        missing = [held.name for held in self.config.held if held.name not in arrays]
-        wrong = [
-            f"{held.name} is {arrays[held.name].dtype}{list(arrays[held.name].shape)} instead of {held.spec}"
-            for held in self.config.held
-            if held.name in arrays
-            and (arrays[held.name].shape, str(arrays[held.name].dtype)) != (held.spec.shape, held.spec.dtype)
-        ]
-        if missing or wrong or len(arrays) != len(self.config.held):
-            more = sorted(set(arrays) - {held.name for held in self.config.held})
+        wanted = {held.name: held.spec for held in self.config.held}
+        present = {name: TensorSpec(array.shape, str(array.dtype)) for name, array in arrays.items()}
+        if present != wanted:
+            missing, more = sorted(wanted.keys() - present), sorted(present.keys() - wanted)
+            both = [name for name in wanted if name in present and present[name] != wanted[name]]
+            wrong = [f"{name} is {present[name]} instead of {wanted[name]}" for name in both]
             raise KeepError(
                 f"{directory} is of another model: it lacks {missing[:5]}, has {more[:5]} besides, and {wrong[:5]}; "
                 "give this job a snapshot_dir of its own, or remove that one"
@@ -186,7 +204,7 @@ class ModelPart:
             self._writer.forget()
         self.filled.fill(step, [arrays[held.name] for held in self.config.held])
 
-    def take(self, token: str, step: int, is_anew: bool) -> None:
+    def _take(self, token: str, step: int, is_anew: bool) -> None:
         """Set values that were prepared; see `Store.take`."""
         if is_anew and self._writer is not None:
             self._writer.forget()

@@ -1,4 +1,13 @@
-"""What a server does with a push: stages it, sees to it that its update is made, answers with the newest parameters."""
+"""What a server does with a push: stages it, sees to it that its update is made, answers with the newest parameters.
+
+Who answers a push, under Sync with one server, is the thread that makes its update:
+
+    take ── decided ──> make the update, answer all of its pushes that WAIT, answer this one
+      └─── not decided ──> WAITING (the handler returns LATER)
+    WAITING ── the thread of another push makes the update ──> answered by that thread
+            ── decided otherwise (a worker left), rolled back, or too long ──> answered by `look`, in the ticking thread
+            ── asked again over another connection ──> that one WAITS in its place
+"""
 
 import threading
 import time
@@ -10,12 +19,12 @@ from functools import partial
 from stratagem.errors import RemoteError, RolledBack
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import APPLIED, COUNTED, Decision
-from stratagem.parameters.leader import Leader
-from stratagem.parameters.machines import Push
-from stratagem.parameters.part import ModelPart
+from stratagem.parameters.config import StoreConfig
+from stratagem.parameters.decider import Decider
 from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
 from stratagem.parameters.rules import Sync
-from stratagem.parameters.store import Key, Store
+from stratagem.parameters.store import Key, Lead, Store
+from stratagem.parameters.update_rules import Push
 from stratagem.runtime.wire import LATER, Fields, Reply, Request
 
 
@@ -42,18 +51,21 @@ class Pushes:
     """The pushes of one model on one server.
 
     Args:
-        part: What the server holds of the model.
-        leader: What server 0 does for all; `None` on the others.
+        config: The server's part of the model.
+        lead: Who decides.
+        decider: The same, on server 0; `None` on the others.
         news: Called when `look` may find something to do.
     """
 
-    def __init__(self, part: ModelPart, leader: Leader | None, news: Callable[[], None]) -> None:
-        self._part = part
-        self._leader = leader
+    def __init__(
+        self, config: StoreConfig, lead: Lead, decider: Decider | None, news: Callable[[], None]
+    ) -> None:
+        self._lead = lead
+        self._decider = decider
         self._news = news
         # Threads that wake one another, and then all want the interpreter, are slow: where one server does all, the
         # thread that makes an update answers everybody who waits for it.
-        self._is_together = leader is not None and leader.is_alone and isinstance(part.config.rule, Sync)
+        self._is_together = decider is not None and decider.is_alone and isinstance(config.rule, Sync)
         self._waiting: dict[Key, _Asked] = {}
         self._incarnations: dict[int, str] = {}
         self._lock = threading.Lock()
@@ -77,8 +89,8 @@ class Pushes:
             asked.is_here = store.has(push)
         else:
             store.stage(push, request.tensors)
-            if self._leader is not None and request.fields["metrics"]:
-                self._leader.bulletin.add_metrics(push, request.fields["metrics"])
+            if self._decider is not None and request.fields["metrics"]:
+                self._decider.add_metrics(push, request.fields["metrics"])
         # Over a network each is sent all of the parameters, which is for threads to do at the same time.
         if not self._is_together or request.peer.is_far:
             return self._reply(asked, asked.end)
@@ -123,9 +135,9 @@ class Pushes:
 
     def _reply(self, asked: _Asked, end: float) -> Reply:
         """What to answer, or `LATER` if nothing is known by then and the caller may be kept waiting."""
-        store, push, leader = asked.store, asked.push, self._leader
+        store, push, decider = asked.store, asked.push, self._decider
         epoch = asked.request.fields["epoch"]
-        decision, missing = self._part.lead.decide(epoch, push, end, asked.is_here)
+        decision, missing = self._lead.decide(epoch, push, end, asked.is_here)
         if decision is None:
             if not asked.is_here:
                 return Reply({STATE: SEND})
@@ -136,29 +148,29 @@ class Pushes:
         store.settle(push, decision)
         if decision.kind == APPLIED and self._incarnations.get(push.worker) != push.incarnation:
             self._drop_left_over(asked)
-        if leader is not None and asked.request.peer.is_far:
+        if decider is not None and asked.request.peer.is_far:
             self._tell()  # now: to send it all to one who is far takes a while
-        told = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
-        if leader is not None:
-            ahead_of = leader.may_go_on(epoch, push.worker, end)
-            if ahead_of:
-                return Reply({STATE: PENDING, "waiting": leader.names(ahead_of)})
-            told["metrics"] = leader.bulletin.means(decision)
+        fields = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
+        if decider is not None:
+            slower = decider.may_go_on(epoch, push.worker, end)
+            if slower:
+                return Reply({STATE: PENDING, "waiting": decider.core.names(slower)})
+            fields["metrics"] = decider.means(decision)
         if decision.kind == COUNTED:
-            return Reply(told, after=self._tell)
-        told["update"] = decision.step
-        if decision.kind != APPLIED and leader is not None:
+            return Reply(fields, after=self._tell)
+        fields["update"] = decision.step
+        if decision.kind != APPLIED and decider is not None:
             # Those whose pushes make that update may all have left it to others to answer.
-            made = leader.made(epoch, decision.step)
-            if made is not None:
-                store.apply(made)
-        told["step"], leaves, release = store.read(decision.step, is_far=asked.request.peer.is_far)
+            update = decider.update(epoch, decision.step)
+            if update is not None:
+                store.apply(update)
+        fields["step"], leaves, release = store.read(decision.step, is_far=asked.request.peer.is_far)
         if self._waiting:
             for other in decision.pushes:
                 waiting = self._waiting.get(other[:3])
                 if waiting is not None and waiting is not asked:
-                    self._answer(waiting, Reply(_about(other, decision, told), leaves))
-        return Reply(_about(push, decision, told), leaves, after=partial(self._tell, release))
+                    self._answer(waiting, Reply(_about(other, decision, fields), leaves))
+        return Reply(_about(push, decision, fields), leaves, after=partial(self._tell, release))
 
     def _drop_left_over(self, asked: _Asked) -> None:
         """Drop what earlier starts of a worker had not pushed to all servers: nobody else asks what became of it.
@@ -166,7 +178,7 @@ class Pushes:
         Only after the first update of the new start: those that were decided on before it have been made here by then.
         """
         for push in asked.store.left_by_earlier_starts(asked.push):
-            decision, _ = self._part.lead.decide(asked.request.fields["epoch"], push, 0.0, is_here=False)
+            decision, _ = self._lead.decide(asked.request.fields["epoch"], push, 0.0, is_here=False)
             if decision is not None:
                 asked.store.settle(push, decision)
         self._incarnations[asked.push.worker] = asked.push.incarnation
@@ -175,15 +187,15 @@ class Pushes:
         """The answer is sent: what it was read from may change, and others may hear."""
         if release is not None:
             release()
-        if self._leader is not None and self._leader.is_alone:
-            self._leader.tell()
+        if self._decider is not None and self._decider.is_alone:
+            self._decider.tell()
             if self._waiting:
                 self._news()
 
 
-def _about(push: Push, decision: Decision, told: Fields) -> Fields:
-    """What is told about one of the pushes of an update."""
-    return told if decision.kind != APPLIED else {**told, "staleness": decision.step - 1 - push.base}
+def _about(push: Push, decision: Decision, fields: Fields) -> Fields:
+    """The answer about one of the pushes of an update."""
+    return fields if decision.kind != APPLIED else {**fields, "staleness": decision.step - 1 - push.base}
 
 
 def rolled_back(error: RolledBack) -> Reply:

@@ -3,19 +3,19 @@
 Updates are made in the order of the global step. Whoever learns of a decision carries it out, once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import jax
 import numpy as np
 
-from stratagem.errors import ProtocolError, RolledBack
+from stratagem.errors import ProtocolError, RolledBack, StrategyError
 from stratagem.parameters.authority import APPLIED, COUNTED, Decision
 from stratagem.parameters.averaging import AveragedUpdate, weighted, weights
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.locks import Changes
-from stratagem.parameters.machines import Push
+from stratagem.parameters.update_rules import Push
 from stratagem.parameters.versions import Release, Versions, copies
 from stratagem.runtime.host_views import host_view
 from stratagem.runtime.programs import CompiledProgram
@@ -23,10 +23,12 @@ from stratagem.runtime.wire.arrays import Array
 
 Key: TypeAlias = tuple[int, str, int]
 _LOOK_EVERY = 1.0
+Combine: TypeAlias = Callable[[Sequence[Array]], list[Array]]
+"""Computes what all servers' gradients have in common, of the shares of all servers."""
 
 
 class Lead(Protocol):
-    """Who decides for all servers, as one of them sees it. Every call may raise `RolledBack`."""
+    """Who decides for all servers, as one of them sees it: server 0. Every call may raise `RolledBack`."""
 
     def decide(self, epoch: str, push: Push, end: float, is_here: bool) -> tuple[Decision | None, list[str]]:
         """What becomes of a push; if that is not known by the end, who is waited for.
@@ -35,16 +37,12 @@ class Lead(Protocol):
         """
         ...
 
-    def made(self, epoch: str, step: int) -> Decision | None:
-        """What the update that led to a step was made of."""
+    def update(self, epoch: str, step: int) -> Decision | None:
+        """The decision that led to a step."""
         ...
 
-    def commons(self, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
+    def commons(self, epoch: str, step: int, partials: Sequence[Array], combine: Combine) -> Sequence[Array]:
         """What the gradients of all servers have in common in a step, once all have given their share."""
-        ...
-
-    def cut(self, step: int, values: list[Array]) -> None:
-        """Take copies of all values right after a step."""
         ...
 
     def broken(self, epoch: str, why: str) -> None:
@@ -78,10 +76,12 @@ class Store:
         config: What it holds.
         update: The update; `None` if there is nothing to update here.
         partials: Gives this server's share in the commons, if it has one.
+        combine: Computes the commons; on server 0.
         averages: Whether an update is the mean of several pushes, so that its commons are computed here rather
             than by a worker.
         device: Where the values live.
         lead: Who decides.
+        snapshot: Takes copies of all values right after a step, if there are to be snapshots.
 
     Attributes:
         epoch: Names the stretch of history since the last roll-back; `None` until there are values.
@@ -92,12 +92,16 @@ class Store:
         config: StoreConfig,
         update: CompiledProgram | None,
         partials: CompiledProgram | None,
+        combine: CompiledProgram | None,
         averages: bool,
         device: jax.Device,
         lead: Lead,
+        snapshot: Callable[[int, list[Array]], None] | None,
     ) -> None:
         self.config = config
         self._lead = lead
+        self._combine = combine
+        self._snapshot = snapshot
         self.epoch: str | None = None
         self._device = device
         self._update = update
@@ -218,7 +222,7 @@ class Store:
     def _catch_up(self, epoch: str | None) -> None:
         """Make the next update if nobody does: who should have may have lost its connection, or its worker."""
         following = self.version + 1
-        decision = None if epoch is None else self._lead.made(epoch, following)
+        decision = None if epoch is None else self._lead.update(epoch, following)
         if decision is not None and following not in self._under_way:
             self.apply(decision)
 
@@ -300,7 +304,7 @@ class Store:
         try:
             if missing:
                 self._give_up(f"step {step} is to be made of {missing[0]}, which is not here")
-            self._make(step, pushes, decision.cut, epoch)
+            self._make(step, pushes, decision.snapshot, epoch)
         finally:
             with self._changed.lock:
                 self._under_way.discard(step)
@@ -310,30 +314,37 @@ class Store:
                 self._changed.notify_all()
 
     def _give_up(self, why: str) -> NoReturn:
-        """Close, and have all servers go back to a cut: the values here cannot be relied upon."""
+        """Close, and have all servers go back to a snapshot: the values here cannot be relied upon."""
         epoch = self.epoch
         self.close()
         if epoch is not None:
             self._lead.broken(epoch, f"{self.config.servers[self.config.server]}: {why}")
         raise RolledBack(why)
 
-    def _make(self, step: int, pushes: Sequence[Staged], is_cut: bool, epoch: str | None) -> None:
-        told = [push for push in pushes if push.rows]
-        shared = told[0].commons
+    def _make(self, step: int, pushes: Sequence[Staged], is_copied: bool, epoch: str | None) -> None:
+        pushes = [push for push in pushes if push.rows]
+        commons = pushes[0].commons
         if self._shares_commons:
             # What all servers' gradients share is known only when each has the mean of its own.
-            told = [Staged(sum(push.rows for push in told), self._mean(told), ())]
-            partials = [] if self._partials is None else self._partials(told[0].gradients, wait=True)
-            shared = self._lead.commons(epoch or "", step, [np.asarray(partial) for partial in partials])
+            pushes = [Staged(sum(push.rows for push in pushes), self._mean(pushes), ())]
+            partials = [] if self._partials is None else self._partials(pushes[0].gradients, wait=True)
+            share = [np.asarray(partial) for partial in partials]
+            commons = self._lead.commons(epoch or "", step, share, self.combined)
         with self._versions.replacing() as values:
             self._check_epoch(epoch)
             try:
-                values = self._updated(values, told, [*shared, np.int32(step - 1)])
+                values = self._updated(values, pushes, [*commons, np.int32(step - 1)])
             except Exception as error:  # noqa: BLE001  the old values may be gone
                 self._give_up(f"the update failed: {error}")
             self._versions.publish(step, values)  # of which `apply` tells
-            if is_cut:
-                self._lead.cut(step, [np.array(host_view(value)) for value in values])
+            if is_copied and self._snapshot is not None:
+                self._snapshot(step, [np.array(host_view(value)) for value in values])
+
+    def combined(self, shares: Sequence[Array]) -> list[Array]:
+        """What the shares of all servers have in common; on server 0."""
+        if self._combine is None:
+            raise StrategyError(f"model {self.config.name!r} has nothing to combine here")
+        return [np.asarray(array) for array in self._combine(shares, wait=True)]
 
     def _updated(
         self, values: list[jax.Array], pushes: Sequence[Staged], others: Sequence[Any]

@@ -7,7 +7,7 @@ A map, from the outside in:
     serving            workers and parameter servers as events: who computes, sends, waits, is applied or dropped
     fair_link          a link, shared equally by what is under way
     ring               workers that all-reduce, without servers
-    deciding           which pushes make an update: the rules of `stratagem.parameters.machines`, for thousands of workers
+    deciding           which pushes make an update: the rules of `stratagem.parameters.update_rules`, for thousands of workers
     confidence         how long to simulate: until the figure is good enough
     simulated          what a simulation found out
     failures           what losses and restarts cost, which are too rare to be simulated

@@ -1,6 +1,6 @@
 """Which pushes make an update, for thousands of workers that all take part.
 
-The rules are those of `stratagem.parameters.machines`, which also know of workers that come and go, and look at all of
+The rules are those of `stratagem.parameters.update_rules`, which also know of workers that come and go, and look at all of
 them for every push: a thousand workers in step would take them seconds for each update. These here answer at once, and
 a test holds them to the same decisions on random sequences of pushes.
 """

@@ -8,8 +8,8 @@ from hypothesis import strategies as some
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.authority import APPLIED, COUNTED, DROPPED, Authority, Decision
-from stratagem.parameters.machines import Push
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
+from stratagem.parameters.update_rules import Push
 
 
 class Job:
@@ -259,6 +259,17 @@ def test_while_held_nothing_is_decided_and_nothing_is_lost() -> None:
     assert [job.decision(push).step for push in pushes] == [2, 3]  # type: ignore[union-attr]
 
 
+def test_while_held_nothing_is_decided_by_a_worker_that_leaves_either() -> None:
+    job = Job(Sync(), 2)
+    job.join(0, 1)
+    push = job.push(0)
+    job.authority.hold()
+    job.authority.leave(1, "finished")
+    assert job.decision(push) is None
+    job.authority.release()
+    assert job.decision(push) == Decision(APPLIED, 1, (push,))
+
+
 def test_a_rewind_takes_back_what_came_after_and_numbers_go_on() -> None:
     job = Job(Async(), 2)
     job.join(0, 1)
@@ -272,15 +283,16 @@ def test_a_rewind_takes_back_what_came_after_and_numbers_go_on() -> None:
     assert job.decision(following) == Decision(APPLIED, 2, (following,))
 
 
-def test_the_next_update_after_a_wish_for_a_cut_is_followed_by_one() -> None:
+def test_the_next_update_after_a_wish_for_a_snapshot_is_followed_by_one() -> None:
     job = Job(Async(), 1)
     job.join(0)
-    job.authority.cut_wanted = True
-    assert [job.decision(job.push(0)).cut for _ in range(2)] == [True, False]  # type: ignore[union-attr]
+    job.authority.snapshot_wanted = True
+    assert [job.decision(job.push(0)).snapshot for _ in range(2)] == [True, False]  # type: ignore[union-attr]
+    assert job.authority.snapshots == [(1, {0: ("start 0", 1)})]
 
 
 def test_a_decision_travels_in_plain_values() -> None:
-    decision = Decision(APPLIED, 3, (Push(0, "a", 1, 2, 10), Push(1, "b", 1, 2, 9)), cut=True)
+    decision = Decision(APPLIED, 3, (Push(0, "a", 1, 2, 10), Push(1, "b", 1, 2, 9)), snapshot=True)
     assert Decision.from_fields(decision.to_fields()) == decision
 
 

@@ -1,8 +1,6 @@
 """Pushes of a worker that is killed in between: the servers that have their part must not keep it for ever."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, cast
 
 import jax
 import numpy as np
@@ -10,10 +8,10 @@ import pytest
 
 from stratagem.parameters.authority import Authority, Decision
 from stratagem.parameters.config import Held, StoreConfig
-from stratagem.parameters.machines import Push
 from stratagem.parameters.pushes import Pushes
 from stratagem.parameters.rules import Async, Sync, UpdateRule
-from stratagem.parameters.store import Store
+from stratagem.parameters.store import Combine, Lead, Store
+from stratagem.parameters.update_rules import Push
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire import Caller, Reply, Request
 from stratagem.runtime.wire.arrays import Array
@@ -23,7 +21,7 @@ OTHER = 1
 GRADIENT = np.ones(3, np.float32)
 
 
-class Server:
+class Server(Lead):
     """One server of two: a real authority and a real store, whose update changes nothing."""
 
     def __init__(self, rule: UpdateRule) -> None:
@@ -46,11 +44,10 @@ class Server:
             snapshot_secs=600.0,
             rejoin_timeout=30.0,
         )
-        self.store = Store(config, None, None, isinstance(rule, Sync), jax.devices()[0], self)
+        self.store = Store(config, None, None, None, isinstance(rule, Sync), jax.devices()[0], self, None)
         self.store.fill(0, [GRADIENT])
         self.store.begin("epoch")
-        part = SimpleNamespace(lead=self, config=config)
-        self._pushes = Pushes(cast(Any, part), None, lambda: None)
+        self._pushes = Pushes(config, self, None, lambda: None)
 
     def push(self, worker: int, incarnation: str, sequence: int = 1, is_everywhere: bool = True) -> Reply:
         """A push comes here and, unless its worker is killed in between, to the other server before."""
@@ -71,14 +68,11 @@ class Server:
             self.authority.arrived(push, 0)
         return self.authority.decision(*push[:3]), []
 
-    def made(self, epoch: str, step: int) -> Decision | None:
+    def update(self, epoch: str, step: int) -> Decision | None:
         return self.authority.made(step)
 
-    def commons(self, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
+    def commons(self, epoch: str, step: int, partials: Sequence[Array], combine: Combine) -> Sequence[Array]:
         raise AssertionError("this model has none")
-
-    def cut(self, step: int, values: list[Array]) -> None:
-        raise AssertionError("nobody asked for a snapshot")
 
     def broken(self, epoch: str, why: str) -> None:
         raise AssertionError(why)

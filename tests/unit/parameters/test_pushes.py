@@ -9,10 +9,10 @@ import pytest
 
 from stratagem.errors import RolledBack, TaskLost
 from stratagem.parameters.authority import APPLIED, Authority, Decision
-from stratagem.parameters.bulletin import Bulletin
-from stratagem.parameters.machines import Push
+from stratagem.parameters.exchanges import Notices
 from stratagem.parameters.pushes import Pushes
 from stratagem.parameters.rules import Async, Sync, UpdateRule
+from stratagem.parameters.update_rules import Push
 from stratagem.runtime.wire import LATER, Caller, Reply, Request
 
 WORKERS = ("worker 0", "worker 1", "worker 2")
@@ -26,13 +26,14 @@ class Server:
         for worker in range(len(WORKERS)):
             self.authority.join(worker, "first")
         self.is_alone = True
-        self.bulletin = Bulletin(WORKERS)
+        notices = Notices(WORKERS)
+        self.add_metrics, self.means = notices.add_metrics, notices.means
         self.staged: set[tuple[int, str, int]] = set()
         self.owned: list[int] = []
         self.readers = self.news = self.told = self.version = 0
         self.problem: Exception | None = None
-        part = SimpleNamespace(lead=self, config=SimpleNamespace(rule=rule))
-        self.pushes = Pushes(cast(Any, part), cast(Any, self), self._count_news)
+        config, lead = cast(Any, SimpleNamespace(rule=rule)), cast(Any, self)
+        self.pushes = Pushes(config, lead, lead, self._count_news)
 
     def _count_news(self) -> None:
         self.news += 1
@@ -53,7 +54,7 @@ class Server:
     def tell(self) -> None:
         self.told += 1
 
-    def made(self, epoch: str, step: int) -> Decision | None:
+    def update(self, epoch: str, step: int) -> Decision | None:
         return self.authority.made(step)
 
     # What the store does.

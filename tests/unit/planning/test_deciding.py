@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem.errors import LaunchError
-from stratagem.parameters.machines import Apply, Drop, Push, machine_of
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
+from stratagem.parameters.update_rules import Apply, Drop, Push, machine_of
 from stratagem.planning.deciding import deciding_of
 
 

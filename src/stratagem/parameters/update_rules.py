@@ -1,6 +1,6 @@
-"""What the update rules decide: a complete push in, instructions out. Pure: no clock, no socket, no array.
+"""The update rules at work: a complete push in, instructions out. Pure: no clock, no socket, no array.
 
-A machine is asked by the authority, which knows who takes part. It never sees a push twice.
+The authority, which knows who takes part, asks the rule. A rule never sees a push twice.
 """
 
 from collections.abc import Set
@@ -91,39 +91,11 @@ def machine_of(rule: UpdateRule, workers: int) -> Machine:
     """The machine of a rule, for so many workers."""
     match rule:
         case Async():
-            return OnArrival()
+            return OnArrival(None)
         case Sync():
             return InStep(rule.for_workers(workers).replicas_to_aggregate or workers, workers)
         case BoundedStaleness(steps):
-            return Bounded(steps)
-
-
-class OnArrival:
-    """Asynchronous: each push is an update."""
-
-    counts_absent = False
-
-    def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
-        """See `Machine`."""
-        return [Apply((push,))]
-
-    def changed(self, step: int, active: Set[int]) -> list[Instruction]:
-        """See `Machine`."""
-        return []
-
-    def waits_for(self, worker: int, active: Set[int]) -> list[int]:
-        """See `Machine`."""
-        return []
-
-    def missing(self, active: Set[int]) -> list[int]:
-        """See `Machine`."""
-        return []
-
-    def forget(self, worker: int) -> None:
-        """See `Machine`."""
-
-    def reset(self) -> None:
-        """See `Machine`."""
+            return OnArrival(steps)
 
 
 @dataclass
@@ -146,7 +118,7 @@ class InStep:
     _counts: dict[int, int] = field(default_factory=dict)
 
     def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
-        """See `Machine`."""
+        """Take a push of the present step; drop one of an earlier step."""
         if push.base < step:
             return [Drop(push, f"it was computed on step {push.base}, and the step is {step}")]
         count = self._counts.get(push.worker, 0)
@@ -158,32 +130,32 @@ class InStep:
         return self._ready(active) or self._counted(active)
 
     def changed(self, step: int, active: Set[int]) -> list[Instruction]:
-        """See `Machine`."""
+        """See whether the update can be made of what is there."""
         return self._ready(active) or self._counted(active)
 
     def _counted(self, active: Set[int]) -> list[Instruction]:
-        """Of those whose workers wait: who is to bring more, there being so many to share the work."""
+        """Count the pushes of waiting workers that have to bring another one for the same update."""
         quota = self._quota(active)
         if quota == 1:
             return []
-        told = [push for push in self._waiting if self._counts.get(push.worker, 0) < quota]
+        counted = [push for push in self._waiting if self._counts.get(push.worker, 0) < quota]
         self._waiting = [push for push in self._waiting if self._counts.get(push.worker, 0) >= quota]
-        return [Count(push) for push in told]
+        return [Count(push) for push in counted]
 
     def waits_for(self, worker: int, active: Set[int]) -> list[int]:
-        """See `Machine`."""
+        """Nobody: all workers go on with the update."""
         return []
 
     def missing(self, active: Set[int]) -> list[int]:
-        """See `Machine`."""
+        """The workers that can still bring a push for the update."""
         quota = self._quota(active)
         return sorted(worker for worker in active if self._counts.get(worker, 0) < quota)
 
     def forget(self, worker: int) -> None:
-        """See `Machine`: what had arrived everywhere was pushed in good faith, and still counts."""
+        """Forget nothing: what had arrived everywhere was pushed in good faith, and still counts."""
 
     def reset(self) -> None:
-        """See `Machine`."""
+        """Forget the pushes of the present step."""
         self._taken, self._waiting = [], []
         self._counts.clear()
 
@@ -208,46 +180,49 @@ class InStep:
 
 
 @dataclass
-class Bounded:
-    """Bounded staleness: each push is an update, and nobody may run too far ahead of the slowest.
+class OnArrival:
+    """Asynchronous: each push is an update; with a bound, nobody may run too far ahead of the slowest.
 
     A worker that joins late starts level with the slowest.
 
     Attributes:
-        steps: How many pushes ahead a worker may be.
+        steps: How many pushes ahead a worker may be; `None`: any number.
     """
 
-    steps: int
+    steps: int | None
     counts_absent: bool = False
     _clocks: dict[int, int] = field(default_factory=dict)
 
     def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
-        """See `Machine`."""
-        self._level(active)
-        self._clocks[push.worker] = self._clocks.get(push.worker, self._slowest(active)) + 1
+        """Make an update of the push."""
+        if self.steps is not None:
+            self._level(active)
+            self._clocks[push.worker] = self._clocks.get(push.worker, self._slowest(active)) + 1
         return [Apply((push,))]
 
     def changed(self, step: int, active: Set[int]) -> list[Instruction]:
-        """See `Machine`."""
+        """Level those who are new with the slowest."""
         self._level(active)
         return []
 
     def waits_for(self, worker: int, active: Set[int]) -> list[int]:
-        """See `Machine`."""
+        """Those who are too far behind a worker."""
+        if self.steps is None:
+            return []
         self._level(active)
         bound = self._clocks.get(worker, 0) - self.steps
         return sorted(other for other in active if self._clocks[other] < bound)
 
     def missing(self, active: Set[int]) -> list[int]:
-        """See `Machine`."""
+        """Nobody: an update waits for no push."""
         return []
 
     def forget(self, worker: int) -> None:
-        """See `Machine`."""
+        """Count a worker's pushes anew."""
         self._clocks.pop(worker, None)
 
     def reset(self) -> None:
-        """See `Machine`."""
+        """Count all pushes anew."""
         self._clocks = {}
 
     def _slowest(self, active: Set[int]) -> int:

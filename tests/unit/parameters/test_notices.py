@@ -1,14 +1,11 @@
 """The board on which workers leave metrics, notes, and how their data begin."""
 
-import threading
-import time
-
 import pytest
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.authority import APPLIED, Decision
-from stratagem.parameters.bulletin import Bulletin
-from stratagem.parameters.machines import Push
+from stratagem.parameters.exchanges import Notices
+from stratagem.parameters.update_rules import Push
 
 WORKERS = ("/job:worker/task:0", "/job:worker/task:1")
 
@@ -18,7 +15,7 @@ def push(worker: int, rows: int, sequence: int = 1) -> Push:
 
 
 def test_means_are_weighed_by_rows() -> None:
-    board = Bulletin(WORKERS)
+    board = Notices(WORKERS)
     one, other = push(0, rows=30), push(1, rows=10)
     board.add_metrics(one, {"loss": 1.0, "accuracy": 0.5})
     board.add_metrics(other, {"loss": 5.0, "accuracy": 0.1})
@@ -27,7 +24,7 @@ def test_means_are_weighed_by_rows() -> None:
 
 
 def test_means_of_metrics_that_are_several_numbers() -> None:
-    board = Bulletin(WORKERS)
+    board = Notices(WORKERS)
     one, other = push(0, rows=30), push(1, rows=10)
     board.add_metrics(one, {"f1": [1.0, 0.0]})
     board.add_metrics(other, {"f1": [0.0, 2.0]})
@@ -35,7 +32,7 @@ def test_means_of_metrics_that_are_several_numbers() -> None:
 
 
 def test_a_push_without_rows_has_no_say() -> None:
-    board = Bulletin(WORKERS)
+    board = Notices(WORKERS)
     one, empty = push(0, rows=3), push(1, rows=0)
     board.add_metrics(one, {"loss": 1.5})
     assert board.means(Decision(APPLIED, 1, (one, empty))) == {"loss": 1.5}
@@ -43,11 +40,11 @@ def test_a_push_without_rows_has_no_say() -> None:
 
 
 def test_where_nobody_tells_metrics_there_are_none() -> None:
-    assert Bulletin(WORKERS).means(Decision(APPLIED, 1, (push(0, rows=3),))) == {}
+    assert Notices(WORKERS).means(Decision(APPLIED, 1, (push(0, rows=3),))) == {}
 
 
 def test_only_the_newest_metrics_are_remembered() -> None:
-    board = Bulletin(WORKERS)
+    board = Notices(WORKERS)
     pushes = [push(0, rows=1, sequence=number) for number in range(1000)]
     for each in pushes:
         board.add_metrics(each, {"loss": float(each.sequence)})
@@ -56,7 +53,7 @@ def test_only_the_newest_metrics_are_remembered() -> None:
 
 
 def test_data_must_begin_as_those_of_the_first_who_told() -> None:
-    board = Bulletin(WORKERS)
+    board = Notices(WORKERS)
     board.check_same(1, number=0, digest=b"a")
     board.check_same(0, number=0, digest=b"a")
     board.check_same(0, number=1, digest=b"b")
@@ -64,16 +61,3 @@ def test_data_must_begin_as_those_of_the_first_who_told() -> None:
         StrategyError, match="first batch of /job:worker/task:1 is not that of /job:worker/task:0"
     ):
         board.check_same(1, number=1, digest=b"c")
-
-
-def test_a_note_wakes_who_waits_for_it() -> None:
-    board = Bulletin(WORKERS)
-    found: list[bytes | None] = []
-    waiting = threading.Thread(target=lambda: found.append(board.noted("restored 1", time.monotonic() + 60)))
-    waiting.start()
-    board.note("another 1", b"no")
-    board.note("restored 1", b"yes")
-    waiting.join(30)
-    assert found == [b"yes"]
-    assert board.noted("restored 1", end=0.0) == b"yes", "it stays there"
-    assert board.noted("restored 2", end=0.0) is None

@@ -1,0 +1,580 @@
+"""Everything that server 0 decides about one model on its servers. Pure: events in, instructions out.
+
+The states, and what leads from one to the next:
+
+    EMPTY ──────── a worker joined, no snapshot ───────> WAITING_FOR_VALUES
+      │ a worker joined, all restored a snapshot              │ the chief has filled all servers
+      └───────────────────────> OPENING <─────────────────────┘
+                                │  ^  ^
+             all servers begun, │  │  └── all restored the newest snapshot ── ROLLING_BACK
+             snapshot written   │  │ the chief replaces all values                ^   │ no snapshot
+                                v  │                                              │   v
+                                OPEN ── an update failed, a server was lost ──────┘  LOST
+                                 ^ v      (from HOLDING, too)
+                               HOLDING    somebody reads or sets values of one step: no update is decided
+
+An OPENING that fails goes back to the state that it came from, or to ROLLING_BACK if the chief was replacing values. EMPTY
+becomes LOST if another server, or a worker, has values of which there is no snapshot. Pushes are decided in OPEN only.
+
+A conversation is an event that takes several instructions: a generator that yields each of them, is sent what came of it,
+and returns the answer. Only one is under way at a time; pushes, ticks and losses happen between any two of its steps.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from stratagem.errors import KeepError, RemoteError, RolledBack
+from stratagem.parameters import protocol
+from stratagem.parameters.agreements import Agreements, Label
+from stratagem.parameters.authority import Applied, Authority, Decision
+from stratagem.parameters.config import StoreConfig
+from stratagem.parameters.exchanges import Gathers, Notices
+from stratagem.parameters.snapshot_schedule import SnapshotSchedule
+from stratagem.parameters.update_rules import Push
+from stratagem.runtime.wire import Fields
+from stratagem.runtime.wire.failures import first_line
+
+_HOLD_SECONDS = 30.0
+LONG = 600.0
+"""Seconds for a call that may have to wait for a disk."""
+
+
+class State(Enum):
+    """Where a model is in its life; the module draws what leads where."""
+
+    EMPTY = "empty"
+    WAITING_FOR_VALUES = "waiting for values"
+    OPENING = "opening"
+    OPEN = "open"
+    HOLDING = "holding"
+    ROLLING_BACK = "rolling back"
+    LOST = "lost"
+
+
+_TRAINING = {State.OPEN, State.HOLDING}
+_NEXT = {
+    State.EMPTY: {State.WAITING_FOR_VALUES, State.OPENING, State.LOST},
+    State.WAITING_FOR_VALUES: {State.OPENING},
+    State.OPENING: {State.OPEN, State.EMPTY, State.WAITING_FOR_VALUES, State.ROLLING_BACK, State.LOST},
+    State.OPEN: {State.HOLDING, State.OPENING, State.ROLLING_BACK},
+    State.HOLDING: {State.OPEN, State.OPENING, State.ROLLING_BACK},
+    State.ROLLING_BACK: {State.OPENING, State.LOST},
+    State.LOST: {State.OPENING},
+}
+
+
+@dataclass(frozen=True)
+class AskStarts:
+    """Ask every server which start of it is running; the result is their list."""
+
+
+@dataclass(frozen=True)
+class RestoreNewest:
+    """Have all servers restore the newest snapshot that each of them can read; the result is a `Restored`, or `None`."""
+
+
+@dataclass(frozen=True)
+class CallServers:
+    """Call these servers, each with its fields."""
+
+    call: str
+    fields: Mapping[int, Fields]
+    seconds: float = protocol.CALL_SECONDS
+
+
+@dataclass(frozen=True)
+class RemoveSnapshots:
+    """Remove all snapshots of this step and later ones: another history is about to make them."""
+
+    first: int
+
+
+@dataclass(frozen=True)
+class WriteSnapshot:
+    """Have the values of a step written by every server, and commit the snapshot if `may_commit` says so.
+
+    Attributes:
+        step: The step.
+        applied: The last push of every worker that the values contain.
+        history: Which history the values are of.
+        is_copied: Whether the servers copy the values by themselves, right after the update; else they stand still.
+    """
+
+    step: int
+    applied: Applied
+    history: int
+    is_copied: bool
+
+
+Instruction: TypeAlias = AskStarts | RestoreNewest | CallServers | RemoveSnapshots | WriteSnapshot
+T = TypeVar("T")
+Conversation: TypeAlias = Generator[Instruction, Any, T]
+
+
+class Restored(NamedTuple):
+    """A snapshot that all servers have restored; `reached` is the furthest step that any of them was at before."""
+
+    step: int
+    applied: Applied
+    reached: int = 0
+
+
+class Joining(NamedTuple):
+    """A worker that wants to take part, and has told every server of the model.
+
+    Attributes:
+        worker: Its number.
+        incarnation: Which start of it.
+        is_chief: Whether it may bring initial values.
+        starts: Which start of each server it has told.
+        had_values: Whether a server other than this one has values, or this worker has seen some.
+        epoch: The stretch of history that it has trained in; empty if in none.
+        reached: The step that it had come to in it.
+    """
+
+    worker: int
+    incarnation: str
+    is_chief: bool
+    starts: list[str]
+    had_values: bool = False
+    epoch: str = ""
+    reached: int = 0
+
+
+@dataclass
+class Loss:
+    """What going back to a snapshot cost.
+
+    Attributes:
+        reached: The furthest step that anybody has told of.
+        step: The step of the snapshot.
+        before: The epoch that was lost; `None` if nobody here knows it.
+        epoch: The epoch that went on from the snapshot.
+    """
+
+    reached: int
+    step: int
+    before: str | None
+    epoch: str
+
+
+class ModelCore:
+    """The state machine of one model.
+
+    Args:
+        config: The model, as server 0 knows it.
+        start: Which start of server 0 this is; makes the names of epochs unique.
+
+    Attributes:
+        state: Where the model is in its life; see the module.
+        is_open: Whether the state is OPEN or HOLDING.
+        epoch: Names the stretch of history since the last opening; `None` before the first.
+        authority: Who takes part, and which pushes make which update.
+        schedule: When snapshots are due, and which may be committed.
+        gathers: Arrays that workers show each other.
+        notices: Metrics, digests and notes that workers leave for each other.
+        agreements: Which values all workers evaluate.
+        last_loss: What the last going back to a snapshot cost.
+        log_lines: Level and text of what is to be logged.
+    """
+
+    def __init__(self, config: StoreConfig, start: str) -> None:
+        self.state = State.EMPTY
+        self.is_open = False
+        self.epoch: str | None = None
+        self.authority = Authority(config.rule, len(config.workers), config.participants)
+        self.schedule = SnapshotSchedule(None if config.snapshot_dir is None else config.snapshot_secs)
+        self.gathers = Gathers()
+        self.notices = Notices(config.workers)
+        self.agreements = Agreements()
+        self.last_loss: Loss | None = None
+        self.log_lines: list[tuple[int, str]] = []
+        self._config = config
+        self._name = config.name
+        self._start = start
+        self._openings = 0
+        self._starts: list[str] = []
+        self._reached = 0
+        self._why_lost = ""
+        self._holders: dict[str, float | None] = {}
+        self._shares: dict[int, dict[int, Sequence[Any]]] = defaultdict(dict)
+
+    def _go(self, state: State) -> None:
+        """Change the state: the one place where that is done."""
+        if state is self.state:
+            return
+        if state not in _NEXT[self.state]:
+            raise RuntimeError(f"model {self._name}: from {self.state} to {state}")
+        if self.is_open and state not in _TRAINING:
+            # What was pushed and not decided is void, so that no later event can make an update of it.
+            self._reached = self.authority.step
+            self.authority.forget_pushes()
+            self.schedule.void()
+            self._holders.clear()
+            self._shares.clear()
+        self.state = state
+        self.is_open = state in _TRAINING
+
+    def check(self, epoch: str) -> None:
+        """Raise unless a caller knows the present stretch of history.
+
+        Raises:
+            RolledBack: It knows another one, or this one is at its end.
+        """
+        if epoch != self.epoch or not self.is_open:
+            raise RolledBack("the servers have gone back to an earlier step, or are about to")
+
+    def _say(self, level: int, text: str) -> None:
+        self.log_lines.append((level, text))
+
+    # Pushes.
+
+    def push_arrived(self, epoch: str, push: Push, server: int) -> Decision | None:
+        """A server has its part of a push: the decision about it, if there is one."""
+        if epoch != self.epoch or not self.is_open:
+            self.check(epoch)
+        return self.authority.arrived(push, server)
+
+    def decision(self, epoch: str, push: Push) -> Decision | None:
+        """The decision about a push that its server does not have."""
+        self.check(epoch)
+        return self.authority.decision(*push[:3])
+
+    def update(self, epoch: str, step: int) -> Decision | None:
+        """The decision that led to a step."""
+        self.check(epoch)
+        return self.authority.made(step)
+
+    def share_arrived(self, epoch: str, step: int, server: int, share: Sequence[Any]) -> list[Any] | None:
+        """A server has computed its share in the commons of an update: all shares in order, once they are complete."""
+        self.check(epoch)
+        shares = self._shares[step]
+        shares[server] = share
+        if len(shares) < len(self._config.participants):
+            return None
+        del self._shares[step]
+        return [each for number in sorted(shares) for each in shares[number]]
+
+    def broken(self, epoch: str, why: str) -> None:
+        """An update failed, or values are half set: all servers have to go back."""
+        if epoch == self.epoch and self.is_open:
+            self._say(logging.ERROR, f"model {self._name} cannot go on and has to go back: {why}")
+            self._go(State.ROLLING_BACK)
+
+    # Workers.
+
+    @property
+    def expected(self) -> set[int]:
+        """The workers that have come, or are waited for, and have not gone."""
+        workers = range(len(self._config.workers))
+        return {worker for worker in workers if not self.authority.member(worker).has_gone}
+
+    def finished(self, task: str) -> None:
+        """A worker has said that it has finished."""
+        self.leave(self._config.workers.index(task), "finished")
+
+    def leave(self, worker: int, why: str) -> None:
+        """A worker has finished, or was given up."""
+        if not self.authority.member(worker).has_gone:
+            self.authority.leave(worker, why)
+            self.gathers.look(self.expected)
+
+    def join(self, joining: Joining) -> Conversation[Fields]:
+        """A worker wants to take part.
+
+        Returns:
+            What it is to do: train (and what a loss cost it), bring values, or wait and come again; or that values are
+            lost for good.
+        """
+        if not self.is_open or joining.starts != self._starts:
+            answer = yield from self._recover(joining)
+            if answer is not None:
+                return answer
+        # What an earlier start of this worker held, it cannot release any more.
+        prefix = f"{self._config.workers[joining.worker]} "
+        for holder in [each for each in self._holders if each.startswith(prefix)]:
+            self.release(holder)
+        self.authority.join(joining.worker, joining.incarnation)
+        answer = {protocol.STATE: protocol.OK, "epoch": self.epoch, "step": self.authority.step}
+        loss = self.last_loss
+        if loss is not None and loss.epoch == self.epoch and joining.epoch not in ("", self.epoch):
+            if loss.before in (None, joining.epoch) and joining.reached > loss.reached:
+                loss.reached = joining.reached
+                self._say_cost(loss)
+            answer.update(reached=loss.reached, cut=loss.step)
+        return answer
+
+    # Opening, and going back.
+
+    def _recover(self, joining: Joining) -> Conversation[Fields | None]:
+        """Bring all servers to the newest snapshot and open there; what to answer if that cannot be."""
+        try:
+            starts = yield AskStarts()
+            if starts != joining.starts:
+                return _wait("a server was started again just now")
+            if self.is_open:
+                self._go(State.ROLLING_BACK)
+            restored: Restored | None = yield RestoreNewest()
+            if restored is None:
+                return self._ask_for_values(joining)
+            yield from self._open(restored.step, restored.applied, starts, joining, restored)
+        except RemoteError as error:
+            return _wait(f"a server does not answer: {first_line(error)}")
+        return None
+
+    def _ask_for_values(self, joining: Joining) -> Fields:
+        if self.state is State.ROLLING_BACK or (self.state is State.EMPTY and joining.had_values):
+            servers = self._config.servers
+            changes = zip(servers, joining.starts, self._starts or joining.starts, strict=True)
+            lost = ", ".join(task for task, now, before in changes if now != before) or servers[0]
+            self._why_lost = (
+                f"{lost} was lost with its part of model {self._name!r}, and there is no snapshot to go back to: "
+                "give the strategy a snapshot_dir (stratagem run makes one by itself)"
+            )
+            self._go(State.LOST)
+        if self.state is State.LOST:
+            return {protocol.STATE: protocol.LOST, "why": self._why_lost}
+        self._go(State.WAITING_FOR_VALUES)
+        if joining.is_chief:
+            return {protocol.STATE: protocol.WANTED}
+        return _wait("the chief has not brought the initial values")
+
+    def open(self, starts: list[str]) -> Conversation[None]:
+        """The chief has filled these starts of the servers with initial values."""
+        if self.is_open:
+            return
+        if self.state is not State.WAITING_FOR_VALUES:
+            raise RolledBack("nobody waits for initial values any more")
+        yield from self._open(0, {}, starts)
+
+    def _open(
+        self,
+        step: int,
+        applied: Applied,
+        starts: list[str],
+        joining: Joining | None = None,
+        restored: Restored | None = None,
+        fallback: State | None = None,
+    ) -> Conversation[None]:
+        """Have all servers answer, with the values that they have; write a snapshot of those that come from no snapshot."""
+        fallback = fallback or self.state
+        self._go(State.OPENING)
+        self._openings += 1
+        epoch = f"{self._start}-{self._openings}"
+        try:
+            yield self._to_all(protocol.BEGIN, {"epoch": epoch})
+            if restored is not None and joining is not None:
+                self._count_cost(restored, joining, epoch)
+            self.authority.rewind(step, applied)
+            self.agreements.forget()
+            self.schedule.rewound(step)
+            self.epoch, self._starts = epoch, starts
+            if restored is None and self.schedule.are_made:
+                yield WriteSnapshot(step, applied, self.schedule.history, is_copied=False)
+        except BaseException:
+            self._go(fallback)
+            raise
+        self._reached = 0
+        self._go(State.OPEN)
+
+    def _count_cost(self, restored: Restored, joining: Joining, epoch: str) -> None:
+        """Training goes on from a snapshot: say what that cost, as far as anybody has told."""
+        is_of_before = self.epoch in (None, joining.epoch)
+        reached = max(self._reached, restored.reached, joining.reached if is_of_before else 0, restored.step)
+        self.last_loss = Loss(reached, restored.step, self.epoch, epoch)
+        if self.epoch is None and not joining.had_values and reached == restored.step:
+            where = f"{self._config.snapshot_dir}/{self._name}"
+            self._say(
+                logging.WARNING,
+                f"model {self._name} goes on from the cut of step {restored.step} in {where}: 0 updates lost, as far as anybody has told",
+            )
+        else:
+            self._say_cost(self.last_loss)
+
+    def _say_cost(self, loss: Loss) -> None:
+        self._say(
+            logging.WARNING,
+            f"model {self._name} goes on from the snapshot of step {loss.step}: {loss.reached - loss.step} updates lost "
+            f"(it had come to step {loss.reached})",
+        )
+
+    def _to_all(self, call: str, fields: Fields, seconds: float = protocol.CALL_SECONDS) -> CallServers:
+        return CallServers(call, dict.fromkeys(range(len(self._config.servers)), fields), seconds)
+
+    # Standing still.
+
+    def hold(self, holder: str, now: float | None = None) -> int:
+        """Let no update be decided until `release`, or for half a minute; without a time, until `release`.
+
+        Several may hold at once.
+
+        Returns:
+            The step at which all servers stand still.
+
+        Raises:
+            RolledBack: The servers have to go back.
+        """
+        if not self.is_open:
+            raise RolledBack("the servers are about to go back to an earlier step")
+        self._holders[holder] = None if now is None else now + _HOLD_SECONDS
+        self._go(State.HOLDING)
+        return self.authority.hold()
+
+    def release(self, holder: str) -> None:
+        """Let updates be decided, as far as this holder is concerned."""
+        self._holders.pop(holder, None)
+        if self.state is State.HOLDING and not self._holders:
+            self._go(State.OPEN)
+            self.authority.release()
+
+    # Evaluating the same values.
+
+    def awaited(self, epoch: str, label: Label) -> list[int]:
+        """The workers that have to come to the end of a fit before its values can be kept."""
+        self.check(epoch)
+        return self.agreements.awaited(label, self.expected)
+
+    def agree(self, epoch: str, label: Label) -> Conversation[None]:
+        """Have all servers keep the parameters that workers evaluate under a label, unless they do.
+
+        Raises:
+            RolledBack: The servers have gone back meanwhile, or one could not.
+        """
+        self.check(epoch)
+        if self.agreements.is_kept(label):
+            return
+        holder = f"values of {label}"
+        step = self.hold(holder)
+        try:
+            yield self._to_all(protocol.MARK, {"epoch": epoch, "label": list(label), "step": step}, LONG)
+        except RemoteError as error:
+            raise RolledBack(f"not all servers could keep their parameters: {first_line(error)}") from error
+        finally:
+            self.release(holder)
+        self.agreements.kept = label
+
+    # Setting values.
+
+    def assign(
+        self, epoch: str, token: str, servers: Sequence[int], step: int | None
+    ) -> Conversation[Fields]:
+        """Let values that were prepared on the servers take effect on all of them, between two updates.
+
+        Args:
+            epoch: The stretch of history that the chief knows of.
+            token: By which the servers know them.
+            servers: Those that have some.
+            step: The global step from which training goes on with them: history begins anew there, and what was
+                pushed before is void. `None`: it goes on as it is, and what is under way is applied to them.
+
+        Raises:
+            RolledBack: The servers have gone back meanwhile, or have to.
+        """
+        self.check(epoch)
+        try:
+            yield from self._edit(token, servers) if step is None else self._replace(token, servers, step)
+        except (RemoteError, KeepError) as error:
+            # Some servers may have the new values and some the old.
+            why = f"not all servers could take the values that the chief has set: {first_line(error)}"
+            self.broken(epoch, why)
+            raise RolledBack(why) from error
+        return {protocol.STATE: protocol.OK, "epoch": self.epoch, "step": self.authority.step}
+
+    def _edit(self, token: str, servers: Sequence[int]) -> Conversation[None]:
+        holder = f"values {token}"
+        fields = {"token": token, "step": self.hold(holder), "is_anew": False}
+        try:
+            # A snapshot that was decided before is of the old values: each server copies them before it takes these.
+            yield CallServers(protocol.TAKE, dict.fromkeys(servers, fields), LONG)
+        finally:
+            self.release(holder)
+
+    def _replace(self, token: str, servers: Sequence[int], step: int) -> Conversation[None]:
+        reached = self.authority.step
+        self._go(State.OPENING)
+        try:
+            fields = {"token": "", "step": step, "is_anew": True}
+            everyone = range(len(self._config.servers))
+            tokens = {
+                server: {**fields, "token": token} if server in servers else fields for server in everyone
+            }
+            yield CallServers(protocol.TAKE, tokens, LONG)
+            yield RemoveSnapshots(step)
+        except BaseException:
+            self._go(State.ROLLING_BACK)
+            raise
+        self._say(
+            logging.INFO, f"model {self._name}: the chief has set all values; from step {reached} to {step}"
+        )
+        yield from self._open(step, self.authority.applied, self._starts, fallback=State.ROLLING_BACK)
+
+    # Snapshots, time, and the end.
+
+    def snapshots_to_write(self) -> list[WriteSnapshot]:
+        """The snapshots that have been decided since this was last asked."""
+        decided, self.authority.snapshots = self.authority.snapshots, []
+        return [
+            WriteSnapshot(step, applied, self.schedule.history, is_copied=True) for step, applied in decided
+        ]
+
+    def tick(self, now: float, silent: Iterable[int] = ()) -> list[int]:
+        """Time has passed.
+
+        Args:
+            now: The time.
+            silent: Workers that came, and have given no sign of life for as long as may be.
+
+        Returns:
+            The workers that are given up.
+        """
+        for holder, end in list(self._holders.items()):
+            if end is not None and now > end:
+                self._say(
+                    logging.WARNING,
+                    f"model {self._name}: {holder} held it for too long and is not waited for",
+                )
+                self.release(holder)
+        if self.is_open and self.schedule.begin_if_due(now, self.authority.step):
+            self.authority.snapshot_wanted = True
+        given_up = [worker for worker in silent if not self.authority.member(worker).has_gone]
+        for worker in given_up:
+            self.leave(worker, "given up")
+        return given_up
+
+    def stop(self) -> None:
+        """This server ends: nothing more is decided."""
+        if self.is_open:
+            self._go(State.ROLLING_BACK)
+
+    def names(self, workers: Iterable[int]) -> list[str]:
+        """The tasks of workers."""
+        return [self._config.workers[worker] for worker in workers]
+
+    def describe(self) -> dict[str, Any]:
+        """How the training stands, for the status."""
+        book, loss = self.authority, self.last_loss
+        return {
+            "global_step": book.step,
+            "rule": repr(self._config.rule),
+            "state": self.state.value,
+            "is_open": self.is_open,
+            "staleness": {str(steps): count for steps, count in sorted(book.staleness.items())},
+            "pushed": {task: book.pushed[worker] for worker, task in enumerate(self._config.workers)},
+            "dropped": {
+                self._config.workers[worker]: count for worker, count in sorted(book.dropped.items())
+            },
+            "active": self.names(sorted(book.active)),
+            "waits_for": self.names(book.missing()),
+            "last_cut": self.schedule.newest if self.schedule.are_made else None,
+            "last_loss": None
+            if loss is None
+            else {"from": loss.reached, "to": loss.step, "updates": loss.reached - loss.step},
+        }
+
+
+def _wait(why: str) -> Fields:
+    return {protocol.STATE: protocol.WAIT, "why": why}
