@@ -5,22 +5,25 @@ its own. Only the imports are not made again, which take longer than most jobs h
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
 import queue
-import runpy
 import selectors
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from drills.forked_programs import run_program
 from drills.hosts import Host, enter
-from drills.processes import Marked, fork, until
+from drills.processes import MARKER, Marked, NotInTime, fork, until
 from drills.quick_compiling import QUICKLY
 from stratagem import environment
 from stratagem.launch.plan import tf_config
@@ -30,6 +33,8 @@ from stratagem.launch.task import TaskName
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[1]
 DEADLINE = 90.0
+_ANSWER_SECONDS = 240.0
+"""The first answer comes when all has been imported, by as many of these processes at a time as there are testers."""
 _PORT = 2222
 
 
@@ -202,6 +207,7 @@ class Nursery:
         os.close(read)
         self._commands = os.fdopen(write, "w", buffering=1)
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._asking = threading.Lock()  # answers come in the order of what was asked
         self._running: dict[int, Task] = {}
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -252,15 +258,48 @@ class Nursery:
     def start(self, name: TaskName, output: Path, **command: Any) -> Task:
         """Fork a task."""
         task = Task(name, 0, output)
-        answer = self._ask({"output": str(output), **command})
+        places = {"output": str(output), "errors": str(output), "directory": str(Path.cwd())}
+        answer = self._ask({**places, "address": None, "namespace": None, "inherits": True, **command})
         task.pid = answer["pid"]
         self._running[task.pid] = task
-        self._commands.write(json.dumps({"watch": task.pid}) + "\n")
+        with self._asking:
+            self._commands.write(json.dumps({"watch": task.pid}) + "\n")
         return task
 
+    def command(
+        self, directory: Path, argv: Sequence[str], environ: Mapping[str, str], seconds: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script, or `stratagem`, to its end, as `subprocess.run` would: nothing of this process is inherited.
+
+        Args:
+            directory: Where.
+            argv: The script, or `stratagem`, and arguments.
+            environ: The whole environment.
+            seconds: The deadline.
+        """
+        with tempfile.TemporaryDirectory() as outputs:
+            output, errors = Path(outputs) / "output", Path(outputs) / "errors"
+            output.touch()
+            errors.touch()
+            whole = {**environ, MARKER: self._marked.marker}
+            places = {"errors": str(errors), "directory": str(directory)}
+            task = self.start(
+                TaskName("command", 0), output, argv=list(argv), environ=whole, inherits=False, **places
+            )
+            try:
+                code = task.ends(seconds)
+            finally:
+                if task.code is None:
+                    task.kill()
+            return subprocess.CompletedProcess(argv, code, output.read_text(), errors.read_text())
+
     def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
-        self._commands.write(json.dumps(command) + "\n")
-        return self._answers.get(timeout=DEADLINE)
+        with self._asking:
+            self._commands.write(json.dumps(command) + "\n")
+            try:
+                return self._answers.get(timeout=_ANSWER_SECONDS)
+            except queue.Empty:
+                raise NotInTime(f"no answer within {_ANSWER_SECONDS:g} s to {command}") from None
 
     def _read(self) -> None:
         for line in self._marked.process.stdout or ():
@@ -355,23 +394,19 @@ class Forks:
 
 def become(command: dict[str, Any]) -> None:
     """Be the task, in a process that was forked for it."""
-    output = os.open(command["output"], os.O_WRONLY | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, descriptor in ((nothing, 0), (output, 1), (output, 2)):
+    outputs = [os.open(command[name], os.O_WRONLY | os.O_APPEND) for name in ("output", "errors")]
+    for descriptor, source in enumerate((nothing, *outputs)):
         os.dup2(source, descriptor)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        os.close(source)
     os.setsid()
+    os.chdir(command["directory"])
     if command["namespace"] is not None:
         enter(command["namespace"])
+    if not command["inherits"]:
+        os.environ.clear()
     os.environ.update(command["environ"])
-    sys.argv = command["argv"]
-    if sys.argv[0] == "stratagem":
-        from stratagem.launch.cli import main as stratagem
-
-        stratagem()
-    else:
-        sys.path[0] = str(Path(sys.argv[0]).parent)
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    run_program(command["argv"])
 
 
 def import_everything(modules: Sequence[str]) -> None:
@@ -382,6 +417,7 @@ def import_everything(modules: Sequence[str]) -> None:
         "jaxlib.mlir.dialects.mhlo",
         "drills.counting_task",
         "drills.task_words",
+        "stratagem.launch.run",
         "stratagem.launch.serve",
         "stratagem.launch.status",
         "stratagem.parameters.service",
@@ -392,5 +428,6 @@ def import_everything(modules: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     import_everything(sys.argv[1:])
+    gc.freeze()  # or every task would look through it all, page by page, for what nobody holds any more
     if (mine := Forks().run()) is not None:
         become(mine)

@@ -4,11 +4,15 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
-from documents import EXAMPLES, ROOT, Command, differences, file_of, read_blocks, runs_of
+from documents import EXAMPLES, ROOT, Command, alike, differences, file_of, read_blocks, runs_of, words_of
+from drills.nursery import Nursery
 
 SECONDS = 240
+BACKEND = {"KERAS_BACKEND": "jax"}
 _OF_MAKE = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
 """What make tells commands that are make themselves: a command of a page is to be as if typed."""
 
@@ -24,40 +28,69 @@ def prepare(page: str, directory: Path) -> None:
             path.write_text(block.text)
 
 
-def follow(command: Command, directory: Path) -> str:
+class Forks(ExitStack):
+    """Processes that have imported what scripts need, and fork them: two, since strategies do more where Keras is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        modules = {False: ["flax.nnx", "flax.linen", "equinox"], True: ["keras"]}
+        self._nurseries = {
+            has_keras: self.enter_context(Nursery(modules=modules[has_keras], environ=BACKEND))
+            for has_keras in modules
+        }
+
+    def run(
+        self, command: Command, directory: Path, environ: Mapping[str, str]
+    ) -> "subprocess.CompletedProcess[str] | None":
+        """Run a command of a page, unless it is one that only a shell understands, or make."""
+        words = words_of(command.text)
+        if words[0] == "python":
+            del words[0]
+        elif words[0] != "stratagem":
+            return None
+        scripts = [directory / word for word in words if word.endswith(".py")]
+        has_keras = any("import keras" in script.read_text() for script in scripts)
+        return self._nurseries[has_keras].command(directory, words, environ, SECONDS)
+
+
+def follow(command: Command, directory: Path, forks: Forks | None = None) -> str:
     """Run a command of a page, and give what it printed.
 
     Args:
         command: The command.
         directory: The page's own.
+        forks: Who forks it; by default it is started, as a reader would.
 
     Raises:
         AssertionError: It did not do what the page promises.
     """
-    done = subprocess.run(
+    environ = {
+        **{name: value for name, value in os.environ.items() if name not in _OF_MAKE},
+        "PATH": f"{_binaries()}{os.pathsep}{os.environ['PATH']}",
+        **BACKEND,
+    }
+    done = (forks and forks.run(command, directory, environ)) or subprocess.run(
         ["bash", "-c", _with_these_binaries(command.text)],
         cwd=directory,
-        env={
-            **{name: value for name, value in os.environ.items() if name not in _OF_MAKE},
-            "PATH": f"{_binaries()}{os.pathsep}{os.environ['PATH']}",
-            "KERAS_BACKEND": "jax",
-        },
+        env=environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=SECONDS,
     )
-    what, said = f"{command.block.place}: `{command.text}`", done.stdout + done.stderr
-    assert done.returncode == command.exit_code, f"{what}: exit code {done.returncode}\n{said}"
-    wrong = "\n".join(differences(command.output, done.stdout, done.stderr))
-    assert not wrong, f"{what} did not print\n{wrong}\nbut\n{said}"
-    return said
+    for each in alike(command):
+        what, said = f"{each.block.place}: `{each.text}`", done.stdout + done.stderr
+        assert done.returncode == each.exit_code, f"{what}: exit code {done.returncode}\n{said}"
+        wrong = "\n".join(differences(each.output, done.stdout, done.stderr))
+        assert not wrong, f"{what} did not print\n{wrong}\nbut\n{said}"
+    return done.stdout + done.stderr
 
 
-def run_page(page: str, directory: Path) -> int:
-    """Run all that a page has to run, one after the other; how much that was."""
+def run_page(page: str, directory: Path, forks: Forks | None = None) -> int:
+    """Run all that a page has to run and that README does not, one after the other; how much that was."""
     prepare(page, directory)
-    return len([follow(command, directory) for command in runs_of(page)])
+    own = [command for command in runs_of(page) if alike(command)[0].block.page == page]
+    return len([follow(command, directory, forks) for command in own])
 
 
 def _binaries() -> Path:

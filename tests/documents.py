@@ -175,6 +175,15 @@ def runs_of(page: str, root: Path = ROOT) -> list[Command]:
     ]
 
 
+def alike(command: Command) -> list[Command]:
+    """The command, and the same on other pages: it does the same if it runs an example. The first is to be run."""
+    words = words_of(command.text)
+    if not any(word.startswith(EXAMPLES) for word in words):
+        return [command]
+    others = [each for page in pages() if not is_translation(page) for each in runs_of(page)]
+    return [each for each in others if words_of(each.text) == words]
+
+
 def differences(expected: tuple[str, ...], output: str, errors: str = "") -> list[str]:
     """In what the output of a command is not what was shown; nothing if nothing was shown.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from document_runs import run_page
+from document_runs import Forks, run_page
 from documents import is_translation, pages, runs_of
 
 PAGES = [page for page in pages() if page.startswith("docs/") and not is_translation(page) and runs_of(page)]
@@ -23,8 +23,8 @@ def ends(
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.module is request.module and hasattr(item, "callspec")
     ]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {page: pool.submit(run_page, page, tmp_path_factory.mktemp("page")) for page in asked}
+    with Forks() as forks, ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {page: pool.submit(run_page, page, tmp_path_factory.mktemp("page"), forks) for page in asked}
         pool.shutdown(wait=False, cancel_futures=True)
 
 
