@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 
 import stratagem as sg
-from process.coordinator.served import ImportingCluster
+from drills.cluster import ServedCluster
+from drills.nursery import Nursery
+from stratagem.launch.plan import SERVE
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[ImportingCluster]:
+def cluster(nursery: Nursery) -> Iterator[ServedCluster]:
     here = str(Path(__file__).parent)
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), here]))
-    served = ImportingCluster({"ps": 2, "worker": 2}, allowed=["coordinator_data"], PYTHONPATH=path)
-    with served:
+    commands = {"worker": [*SERVE, "--allow-import", "coordinator_data"]}
+    with ServedCluster({"ps": 2, "worker": 2}, commands, nursery=nursery, PYTHONPATH=path) as served:
         yield served
 
 
 @pytest.fixture
-def session(cluster: ImportingCluster) -> Iterator[sg.Session]:
+def session(cluster: ServedCluster) -> Iterator[sg.Session]:
     with sg.Session(cluster.target("ps", 0), secret=cluster.secret) as opened:
         opened.devices()  # waits for every task
         yield opened

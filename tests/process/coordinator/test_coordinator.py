@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import stratagem as sg
+from drills.cluster import ServedCluster
 from drills.processes import until
-from process.coordinator.served import ImportingCluster
 
 
 def test_closures_run_on_all_workers_and_their_values_come_back(
@@ -135,7 +135,7 @@ def test_schedule_waits_while_the_queue_is_full(session: sg.Session) -> None:
         coordinator.schedule(held, (0.0,))
 
 
-def test_each_worker_has_its_own_data(coordinator: sg.ClusterCoordinator, cluster: ImportingCluster) -> None:
+def test_each_worker_has_its_own_data(coordinator: sg.ClusterCoordinator, cluster: ServedCluster) -> None:
     dataset = coordinator.create_per_worker_dataset("coordinator_data:counted")
     batches = iter(dataset)
 
@@ -150,7 +150,7 @@ def test_each_worker_has_its_own_data(coordinator: sg.ClusterCoordinator, cluste
         return found
 
     first = seen([coordinator.schedule(show, (batches, 1.0)) for _ in range(30)])
-    assert set(first) == {cluster.process("worker", index).pid for index in range(2)}
+    assert set(first) == {cluster.pid("worker", index) for index in range(2)}
     for numbers in first.values():
         assert sorted(numbers) == list(range(1, len(numbers) + 1)), (
             "each batch once, in order, from the start"
@@ -204,7 +204,7 @@ def test_datasets_that_cannot_be_made(
         coordinator.join()
 
 
-def test_a_worker_is_killed_and_comes_back(cluster: ImportingCluster, session: sg.Session) -> None:
+def test_a_worker_is_killed_and_comes_back(cluster: ServedCluster, session: sg.Session) -> None:
     count = 300
     effects = session.variable(np.zeros(count, np.float32), device="/job:ps/task:0")
     with sg.ClusterCoordinator(session) as coordinator:
@@ -222,11 +222,11 @@ def test_a_worker_is_killed_and_comes_back(cluster: ImportingCluster, session: s
         for number in range(count):
             values.append(coordinator.schedule(work, (batches, number), add_to=effects))
             if number == 40:
-                until("it to have run some", partial(ran_on, cluster.process("worker", 0).pid))
+                until("it to have run some", partial(ran_on, cluster.pid("worker", 0)))
                 cluster.kill("worker", 0)
             if number == 80:
                 cluster.start("worker", 0)
-                back = cluster.process("worker", 0).pid
+                back = cluster.pid("worker", 0)
         coordinator.join()
         assert (effects.read() >= 1).all(), "every closure has had its effect, at least once"
         while not ran_on(back):  # it takes a while to start: give it something to do when it has
@@ -235,7 +235,7 @@ def test_a_worker_is_killed_and_comes_back(cluster: ImportingCluster, session: s
         assert min(ran_on(back)) == 1.0, "it has made its dataset anew"
 
 
-def test_idle_workers_are_killed(cluster: ImportingCluster, session: sg.Session) -> None:
+def test_idle_workers_are_killed(cluster: ServedCluster, session: sg.Session) -> None:
     with sg.ClusterCoordinator(session) as coordinator:
         coordinator.fetch([coordinator.schedule(jnp.sin, (0.0,)) for _ in range(10)])
         cluster.kill("worker", 1)
@@ -252,7 +252,7 @@ def test_idle_workers_are_killed(cluster: ImportingCluster, session: sg.Session)
 
 
 def test_a_server_that_is_gone_is_an_error_and_no_reason_to_try_elsewhere(
-    cluster: ImportingCluster, session: sg.Session
+    cluster: ServedCluster, session: sg.Session
 ) -> None:
     w = session.variable(1.0, device="/job:ps/task:1")
     cluster.kill("ps", 1)

@@ -14,6 +14,7 @@ import pytest
 
 import stratagem as sg
 from drills.cluster import ServedCluster
+from drills.nursery import Nursery
 from drills.processes import launcher, until
 from process.conftest import ScriptWriter
 from proofs import FUNCTIONS, Proves
@@ -57,10 +58,10 @@ def loss_fn(params: Params, batch: tuple[Any, Any]) -> tuple[Any, dict[str, Any]
 
 @contextmanager
 def in_graph(
-    monkeypatch: pytest.MonkeyPatch, update: Any, **options: Any
+    monkeypatch: pytest.MonkeyPatch, nursery: Nursery, update: Any, **options: Any
 ) -> Iterator[tuple[ServedCluster, sg.ParameterServerStrategy]]:
     monkeypatch.setenv("STRATAGEM_SECRET", ServedCluster.secret)
-    with ServedCluster({"ps": 2, "worker": 2}) as cluster:
+    with ServedCluster({"ps": 2, "worker": 2}, nursery=nursery) as cluster:
         strategy = sg.ParameterServerStrategy(
             cluster=cluster.cluster, update=update, replication="in-graph", **options
         )
@@ -68,7 +69,7 @@ def in_graph(
         strategy.close()
         for job in ("ps", "worker"):
             for index in range(2):
-                assert cluster.process(job, index).finish()[0] == 0, "servers end when the client has"
+                assert cluster.ends(job, index) == 0, "servers end when the client has"
 
 
 def trained(strategy: sg.Strategy, made: Iterable[Any]) -> tuple[sg.TrainState, list[float]]:
@@ -86,13 +87,13 @@ def close(one: Any, other: Any) -> None:
 
 
 def test_in_step_as_on_one_device_whoever_is_lost(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, proves: Proves
+    monkeypatch: pytest.MonkeyPatch, nursery: Nursery, tmp_path: Path, proves: Proves
 ) -> None:
     proves(FUNCTIONS, "in-graph")
     made = batches(30)
     one_device = sg.OneDeviceStrategy("/cpu:0")
     alone, losses = trained(one_device, made)
-    with in_graph(monkeypatch, sg.Sync(), partitioner=sg.FixedShards(2)) as (cluster, strategy):
+    with in_graph(monkeypatch, nursery, sg.Sync(), partitioner=sg.FixedShards(2)) as (cluster, strategy):
         assert strategy.num_replicas_in_sync == 2
         ran_before = []
 
@@ -134,9 +135,11 @@ def test_in_step_as_on_one_device_whoever_is_lost(
             strategy.reduce("mean", strategy.run(lambda: 1.0))
 
 
-def test_a_server_that_dies_between_two_steps_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_dies_between_two_steps_ends_it_at_once(
+    monkeypatch: pytest.MonkeyPatch, nursery: Nursery
+) -> None:
     monkeypatch.setenv("STRATAGEM_SECRET", ServedCluster.secret)
-    with ServedCluster({"ps": 1, "worker": 2}) as cluster:
+    with ServedCluster({"ps": 1, "worker": 2}, nursery=nursery) as cluster:
         strategy = sg.ParameterServerStrategy(
             cluster=cluster.cluster, update=sg.Sync(), replication="in-graph"
         )

@@ -12,14 +12,15 @@ import pytest
 
 import stratagem as sg
 from drills.cluster import ServedCluster
+from drills.nursery import Nursery
 from stratagem.deploy import CloneScope, DeploymentConfig, deploy
 
 TRUE = np.array([1.0, -2.0, 3.0], np.float32)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[ServedCluster]:
-    with ServedCluster({"ps": 2, "worker": 2}) as served:
+def cluster(nursery: Nursery) -> Iterator[ServedCluster]:
+    with ServedCluster({"ps": 2, "worker": 2}, nursery=nursery) as served:
         yield served
 
 
