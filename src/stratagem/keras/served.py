@@ -23,7 +23,7 @@ from stratagem.parameters.agreements import END, Label
 from stratagem.strategies.base import Strategy
 from stratagem.waist import Arrays, Metrics, TrainState, state_of
 
-_OF_SERVERS = ("global_step", "dropped", "staleness")
+_OF_SERVERS = ("global_step", "dropped", "lost_updates", "staleness")
 """What a step tells beside what the model does."""
 _BEGUN = "begun fit"
 _log = logging.getLogger(__name__)

@@ -71,7 +71,9 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
         "last error",
     )
     variables = Table("variable", "dtype", "shape", "size", "device")
-    models = Table("model", "update rule", "global step", "workers", "staleness", "dropped", "last snapshot")
+    models = Table(
+        "model", "update rule", "global step", "workers", "staleness", "dropped", "last snapshot", "last loss"
+    )
     for task, said in tasks.items():
         if "error" in said:
             overview.add_row(task, "[red]unreachable[/red]", *[""] * 6, escape(said["error"]))
@@ -98,6 +100,7 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
                     _histogram(model["staleness"]),
                     str(sum(model["dropped"].values())),
                     "none" if model["last_cut"] is None else f"step {model['last_cut']}",
+                    _loss(model["last_loss"]),
                 )
         parts = [variable for model in served.values() for variable in model["variables"]]
         for variable in [*said["variables"], *parts]:
@@ -110,6 +113,11 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
                 variable["device"],
             )
     return Group(overview, *(table for table in (models, variables) if table.row_count))
+
+
+def _loss(loss: dict[str, int] | None) -> str:
+    """What going back to a snapshot cost: `12 updates, from step 30 to 18`."""
+    return "none" if loss is None else f"{loss['updates']} updates, from step {loss['from']} to {loss['to']}"
 
 
 def _histogram(counts: dict[str, int]) -> str:

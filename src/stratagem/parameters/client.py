@@ -60,6 +60,7 @@ class ServerClient:
         epoch: The stretch of history that the servers are in, as far as this worker has heard.
         patience: Seconds for which a lost task may come back.
         dropped: How many pushes of this worker were dropped.
+        lost_updates: How many updates, of all workers, were lost with servers while this one trained.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class ServerClient:
         self.epoch = ""
         self.patience = plan.options.rejoin_timeout
         self.dropped = 0
+        self.lost_updates = 0
         self._is_chief = is_chief
         self._plan = plan
         self._initial = initial
@@ -174,6 +176,7 @@ class ServerClient:
                     self._log_trained_already()
                 self._has_joined = True
                 if "reached" in answer:
+                    self.lost_updates += answer["reached"] - answer["cut"]
                     _log.warning(
                         "%s: %d update(s) are lost with a server: all have gone back from step %d to the snapshot of "
                         "step %d",

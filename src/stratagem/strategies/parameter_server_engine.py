@@ -102,7 +102,9 @@ class ParameterServerEngine:
                     for name, value in outcome.metrics.items()
                 }
             log.count(rows, outcome.update, metrics)
-            told = {**metrics, "global_step": outcome.update, "dropped": model.client.dropped}
+            client = model.client
+            told = {**metrics, "global_step": outcome.update, "dropped": client.dropped}
+            told["lost_updates"] = client.lost_updates
             if outcome.staleness is not None:
                 told["staleness"] = outcome.staleness
             return model.renewed(state, outcome, others), told

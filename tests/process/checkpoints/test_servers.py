@@ -129,8 +129,10 @@ def test_what_was_restored_is_not_lost_with_a_server(
             print("has restored", flush=True)
             wait_for("go")
             state, _ = step(state, BATCH)  # void: the servers went back
-            state, _ = step(state, BATCH)
-            tell(fetched=told(strategy.fetch(state)))
+            state, metrics = step(state, BATCH)
+            tell(fetched=told(strategy.fetch(state)), lost_updates=metrics["lost_updates"])
+            print("has trained", flush=True)
+            wait_for("end")
     """)
     first, again = new_job(1, 1), new_job(2, 1)
     server = first.serve(0)
@@ -143,11 +145,17 @@ def test_what_was_restored_is_not_lost_with_a_server(
     servers[1].kill()
     servers[1] = again.serve(1)
     (tmp_path / "go").touch()
+    worker.says("has trained")
+    status = again.status()["/job:ps/task:0"]["parameters"]["model-0"]
+    assert status["last_loss"] == {"from": 7, "to": 6, "updates": 1}
+    assert "model-0 goes on from the snapshot of step 6: 1 updates lost" in servers[0].text
+    (tmp_path / "end").touch()
     worker.ends_well()
     lost = "1 update(s) are lost with a server: all have gone back from step 7 to the snapshot of step 6\n"
     assert f"/job:worker/task:0: {lost}" in worker.text
     assert "is back, at step 6\n" in worker.text
     assert worker.results()[0]["fetched"] == {"step": 7, "counts": [7.0], "values": [7.0]}
+    assert worker.results()[0]["lost_updates"] == 1
     for server in servers:
         server.ends_well()
 
