@@ -1,12 +1,12 @@
 """What README says is so: its code is the examples' code, its blocks run, and the numbers are as good as it says."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
 
-from document_runs import follow, prepare
+from document_runs import Forks, follow, prepare
 from documents import EXAMPLES, ROOT, read_blocks, runs_of
 
 README = (ROOT / "README.md").read_text()
@@ -14,21 +14,25 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 SCRIPTS = ["keras_digits.py", "jax_digits.py", "jax_parameter_servers.py", "jax_on_servers.py"]
 RUNS = {run.text.partition("#")[0].strip(): run for run in runs_of("README.md")}
+STARTED = ("make ", "keras_digits.py", "jax_digits.py", "jax_parameter_servers.py", "coordinator.py")
+"""What commands have that are started as a reader would: of every kind one. The others are forked."""
 
 Printed = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
     """What a command of README prints; each is run once."""
     directory = tmp_path_factory.mktemp("readme")
     prepare("README.md", directory)
+    with Forks() as forks:
 
-    @cache
-    def output(command: str) -> str:
-        return follow(RUNS[command], directory)
+        @cache
+        def output(command: str) -> str:
+            is_started = any(sign in command for sign in STARTED)
+            return follow(RUNS[command], directory, None if is_started else forks)
 
-    return output
+        yield output
 
 
 @pytest.mark.parametrize("command", RUNS)
