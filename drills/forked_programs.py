@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,7 @@ def _execute(file: str, argv: Sequence[str]) -> None:
     if program is None or _jax_variables(os.environ) != _variables_at_import:
         _real_execvp(file, list(argv))
     _close(lambda descriptor: not os.get_inheritable(descriptor))
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # directories of the parent's, that are to stay
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

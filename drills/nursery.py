@@ -217,6 +217,10 @@ class Nursery:
         """The process itself."""
         return self._marked.pid
 
+    def is_idle(self) -> bool:
+        """Whether nothing runs of all that it has forked, or that those have started."""
+        return set(self._marked.processes()) == {self.pid}
+
     def job(
         self,
         directory: Path,

@@ -8,30 +8,33 @@ from pathlib import Path
 
 import pytest
 
+from drills.nursery import Nursery
 from drills.processes import Marked, until
 from stratagem.bench.contenders import CHOICES, line_up
 
 GONE = 10.0
 """Seconds: here it only has to happen."""
+SMALL = ("--layers", "16,8,4")
 
 
 def bench(*arguments: str | Path, directory: Path) -> Marked:
     """`stratagem bench` of a small model, with a directory of its own for what is temporary."""
-    argv = [sys.executable, "-m", "stratagem", "bench", "--layers", "16,8,4", *map(str, arguments)]
+    argv = [sys.executable, "-m", "stratagem", "bench", *SMALL, *map(str, arguments)]
     # How well XLA's programs do is not asked here, and it takes less time to make worse ones.
     return Marked(argv, environ={"TMPDIR": str(directory), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"})
 
 
 @pytest.mark.timeout(300)
-def test_every_contender_trains_beside_a_slow_worker(tmp_path: Path) -> None:
+def test_every_contender_trains_beside_a_slow_worker(tmp_path: Path, nursery: Nursery) -> None:
     workers = min(2, len(os.sched_getaffinity(0)))
     page, figures, temporary = tmp_path / "curves.html", tmp_path / "figures.json", tmp_path / "temporary"
     temporary.mkdir()
-    options = ("--seconds", "0.2", "--slow-worker", "3", "--plot", page, "--json", figures)
-    with bench("--workers", str(workers), "--devices", "2", *options, directory=temporary) as job:
-        code, out, err = job.finish(240)
-        job.gone(GONE)
-    assert code == 0, err
+    argv = ["stratagem", "bench", *SMALL, "--workers", str(workers), "--devices", "2", "--seconds", "0.2"]
+    argv += ["--slow-worker", "3", "--plot", str(page), "--json", str(figures)]
+    done = nursery.command(tmp_path, argv, {**os.environ, "TMPDIR": str(temporary)}, 240)
+    until("all processes to be gone", nursery.is_idle, GONE)
+    out = done.stdout
+    assert done.returncode == 0, done.stderr
     contenders = line_up(CHOICES, [workers], [2])
     said = json.loads(figures.read_text())
     assert [each["name"] for each in said["contenders"]] == [each.name for each in contenders]
