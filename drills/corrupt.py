@@ -104,8 +104,10 @@ def snapshot(nursery: Nursery, place: Path, random: Random) -> None:
         leader = servers[0].text
         assert is_told(leader, newest, older), f"no warning; {done}"
         # The one who led has seen how far they were; one that was started again is told by the worker.
-        words = rf"from step (\d+) to the cut of step {older}: (\d+) update\(s\) are lost"
-        reached, cost = map(int, re.findall(words, leader)[0])
+        words = (
+            rf"goes on from the snapshot of step {older}: (\d+) updates lost \(it had come to step (\d+)\)"
+        )
+        cost, reached = map(int, re.findall(words, leader)[0])
         assert reached - older == cost > 0, f"from {reached} to {older} is not {cost}"
     assert (found := counted.problem(place, 1)) is None, found
 

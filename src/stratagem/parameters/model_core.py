@@ -383,8 +383,9 @@ class ModelCore:
 
     def _count_cost(self, restored: Restored, joining: Joining, epoch: str) -> None:
         """Training goes on from a snapshot: say what that cost, as far as anybody has told."""
-        is_of_before = self.epoch in (None, joining.epoch)
-        reached = max(self._reached, restored.reached, joining.reached if is_of_before else 0, restored.step)
+        # A server whose values the chief was replacing may be at any step, and a worker may know of an older history.
+        told = max(restored.reached, joining.reached) if self.epoch is None else self._reached
+        reached = max(told, restored.step)
         self.last_loss = Loss(reached, restored.step, self.epoch, epoch)
         if self.epoch is None and not joining.had_values and reached == restored.step:
             where = f"{self._config.snapshot_dir}/{self._name}"
@@ -475,23 +476,22 @@ class ModelCore:
             RolledBack: The servers have gone back meanwhile, or have to.
         """
         self.check(epoch)
+        holder = f"values {token}"
         try:
-            yield from self._edit(token, servers) if step is None else self._replace(token, servers, step)
+            if step is None:
+                # A snapshot that was decided before is of the old values: each server copies them before it takes these.
+                fields = {"token": token, "step": self.hold(holder), "is_anew": False}
+                yield CallServers(protocol.TAKE, dict.fromkeys(servers, fields), LONG)
+            else:
+                yield from self._replace(token, servers, step)
         except (RemoteError, KeepError) as error:
             # Some servers may have the new values and some the old.
             why = f"not all servers could take the values that the chief has set: {first_line(error)}"
             self.broken(epoch, why)
             raise RolledBack(why) from error
-        return {protocol.STATE: protocol.OK, "epoch": self.epoch, "step": self.authority.step}
-
-    def _edit(self, token: str, servers: Sequence[int]) -> Conversation[None]:
-        holder = f"values {token}"
-        fields = {"token": token, "step": self.hold(holder), "is_anew": False}
-        try:
-            # A snapshot that was decided before is of the old values: each server copies them before it takes these.
-            yield CallServers(protocol.TAKE, dict.fromkeys(servers, fields), LONG)
         finally:
-            self.release(holder)
+            self.release(holder)  # after going back, if it failed: what was pushed meanwhile is void then
+        return {protocol.STATE: protocol.OK, "epoch": self.epoch, "step": self.authority.step}
 
     def _replace(self, token: str, servers: Sequence[int], step: int) -> Conversation[None]:
         reached = self.authority.step

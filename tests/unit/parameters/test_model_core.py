@@ -39,6 +39,8 @@ from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
 from stratagem.parameters.update_rules import Push
 
 WORKERS = 3
+RARELY = some.integers(0, 11)
+"""The number of somebody; in most cases there is nobody of that number, and nothing happens."""
 RULES = [Async(), Sync(), Sync(2), Sync(5), BoundedStaleness(1)]
 
 
@@ -108,9 +110,10 @@ class World(RuleBasedStateMachine):
     @initialize(
         rule=some.sampled_from(RULES),
         servers=some.integers(1, 3),
-        has_snapshots=some.sampled_from([True, True, False]),
+        has_snapshots=some.sampled_from([True, True, True, False]),
+        is_begun=some.sampled_from([True, True, True, False]),
     )
-    def begin(self, rule: UpdateRule, servers: int, has_snapshots: bool) -> None:
+    def begin(self, rule: UpdateRule, servers: int, has_snapshots: bool, is_begun: bool) -> None:
         self.config = config(rule, servers, has_snapshots)
         self.clock = 0.0
         self.starts = 0
@@ -118,8 +121,13 @@ class World(RuleBasedStateMachine):
         self.workers = [Worker(number) for number in range(WORKERS)]
         self.disk: dict[int, Snapshot] = {}
         self.orders: list[WriteSnapshot] = []
+        self.collected: list[tuple[WriteSnapshot, list[Values]]] = []
         self.prepared = 0
         self.begin_core()
+        for number in (
+            (0, *range(WORKERS)) if is_begun else ()
+        ):  # the chief brings the values when it comes first
+            self.join(number, is_smooth=True)
 
     def begin_core(self) -> None:
         self.core = ModelCore(self.config, self.servers[0].start)
@@ -178,13 +186,15 @@ class World(RuleBasedStateMachine):
             self.instruction = conversation.send(result) if problem is None else conversation.throw(problem)
         except StopIteration as end:
             self.conversation, self.instruction = None, None
-            if before is State.OPENING:
-                assert self.core.state is State.OPEN
+            if before is State.OPENING and self.core.is_open:
                 self.see_opened(lines)
+            assert self.core.state is not State.OPENING, "nobody would end it"
+            self.follow()
             self.answer(end.value)
         except (RemoteError, KeepError):
             self.conversation, self.instruction = None, None
             assert self.core.state is not State.OPENING, "nobody would end it"
+            self.follow()
             self.refuse()
         if self.core.state in (State.ROLLING_BACK, State.OPENING) and before in (State.OPEN, State.HOLDING):
             self.reached_before = reached
@@ -200,8 +210,11 @@ class World(RuleBasedStateMachine):
         assert loss is not None
         assert loss.step == restored.step == core.authority.step
         if loss.before is not None:
-            assert loss.reached == self.reached_before, "the core itself knows how far it had come"
-        assert loss.reached >= max(restored.reached, restored.step)
+            assert loss.reached == max(self.reached_before, restored.step), (
+                "the core itself knows how far it had come"
+            )
+        else:
+            assert loss.reached >= max(restored.reached, restored.step), "a server, or a worker, knows more"
         said = " ".join(text for _, text in core.log_lines[lines:])
         assert f"{loss.reached - loss.step} updates lost" in said
         status = core.describe()["last_loss"]
@@ -284,8 +297,8 @@ class World(RuleBasedStateMachine):
     # Workers.
 
     @precondition(lambda self: self.conversation is None)
-    @rule(number=some.integers(0, WORKERS - 1))
-    def join(self, number: int) -> None:
+    @rule(number=some.integers(0, WORKERS - 1), is_smooth=some.sampled_from([True, True, False]))
+    def join(self, number: int, is_smooth: bool) -> None:
         worker = self.workers[number]
         if worker.is_connected or worker.has_gone:
             return
@@ -308,6 +321,8 @@ class World(RuleBasedStateMachine):
             pass
 
         self.converse(self.core.join(joining), answered, refused)
+        while is_smooth and self.instruction is not None:
+            self.carry_out(None)
 
     def joined(self, worker: Worker, starts: list[str], answer: dict[str, Any]) -> None:
         match answer[protocol.STATE]:
@@ -363,6 +378,27 @@ class World(RuleBasedStateMachine):
         if len(worker.answered_by) == len(self.servers):
             worker.push, worker.step = None, self.core.authority.step
 
+    @rule(number=some.integers(0, WORKERS - 1), loses=some.sampled_from(["", "", "answer"]))
+    def train(self, number: int, loses: str) -> None:
+        """A worker computes gradients, and brings them to all servers."""
+        self.push(number)
+        for server in range(len(self.servers)):
+            self.deliver(number, server, loses)
+
+    @rule(snapshot=some.sampled_from(["", "collected", "committed"]))
+    def train_all(self, snapshot: str) -> None:
+        """All workers train for a while, perhaps long enough for a snapshot."""
+        for seconds in (1.0, 1.0) if snapshot else (0.0,):
+            for number in range(WORKERS):
+                self.train(number, "")
+            self.tick(seconds)
+        for number in range(WORKERS):
+            self.train(number, "")
+        if snapshot:
+            self.collect_shards(is_lost=False)
+        if snapshot == "committed" and self.collected:
+            self.commit_snapshot()
+
     def delivered(self, worker: Worker, push: Push, at: int, is_lost: bool) -> str | None:
         server = self.servers[at]
         if server.epoch is None or server.epoch != worker.epoch:
@@ -383,14 +419,18 @@ class World(RuleBasedStateMachine):
             return None
         return decision.kind
 
-    @rule(number=some.integers(0, WORKERS - 1))
+    @rule(number=RARELY)
     def restart_worker(self, number: int) -> None:
+        if number >= WORKERS:
+            return
         worker = self.workers[number]
         if not worker.has_gone:
             self.workers[number] = Worker(number, worker.start + 1)
 
-    @rule(number=some.integers(0, WORKERS - 1), ends=some.sampled_from([False, False, False, True]))
+    @rule(number=RARELY, ends=some.sampled_from([False, False, False, True]))
     def pause_or_finish(self, number: int, ends: bool) -> None:
+        if number >= WORKERS:
+            return
         worker = self.workers[number]
         if worker.push is not None or not worker.is_connected:
             return
@@ -404,9 +444,10 @@ class World(RuleBasedStateMachine):
 
     # Losses, time, values that are read and set.
 
-    @rule(number=some.integers(0, 2))
+    @rule(number=RARELY)
     def lose_server(self, number: int) -> None:
-        number %= len(self.servers)
+        if number >= len(self.servers):
+            return
         self.servers[number] = Server(self.new_start())
         if number == 0:
             if self.conversation is not None:
@@ -417,14 +458,17 @@ class World(RuleBasedStateMachine):
                 if worker.has_gone:
                     self.core.leave(worker.number, "finished")
             self.orders.clear()
+            self.collected.clear()
 
-    @rule(number=some.integers(0, 2))
+    @rule(number=RARELY)
     def update_fails(self, number: int) -> None:
         server = self.servers[number % len(self.servers)]
-        epoch, server.epoch = server.epoch, None
-        if epoch is not None:
-            self.reached_before = self.core.authority.step if self.core.is_open else self.reached_before
-            self.core.broken(epoch, "the update failed")
+        if number >= len(self.servers):
+            return
+        if self.core.is_open and self.core.epoch is not None and server.epoch == self.core.epoch:
+            server.epoch = None
+            self.reached_before = self.core.authority.step
+            self.core.broken(self.core.epoch, "the update failed")
 
     @rule(seconds=some.sampled_from([0.1, 0.5, 1.0, 31.0]))
     def tick(self, seconds: float) -> None:
@@ -434,21 +478,31 @@ class World(RuleBasedStateMachine):
         self.orders += self.core.snapshots_to_write()
 
     @rule(is_lost=some.sampled_from([False, False, True]))
-    def finish_snapshot(self, is_lost: bool) -> None:
-        """Server 0 has the shards of a snapshot, or cannot get them."""
+    def collect_shards(self, is_lost: bool) -> None:
+        """Server 0 has heard of all shards of a snapshot, or cannot."""
         self.orders += self.core.snapshots_to_write()
         if not self.orders:
             return
-        order, is_written = self.orders.pop(0), False
+        order = self.orders.pop(0)
         try:
             self.fail(0 if is_lost else None, 0)
             for server in self.servers:  # to which the decision has to come, and does as long as workers push
                 if server.epoch == self.core.epoch and self.core.is_open:
                     self.catch_up(server, order.step)
-            self.commit(order, [self.copy(server, order.step) for server in self.servers])
-            is_written = True
+            self.collected.append((order, [self.copy(server, order.step) for server in self.servers]))
         except (RemoteError, KeepError):
-            pass
+            self.core.schedule.finished(order.step, order.history, self.clock, False)
+
+    @precondition(lambda self: self.collected)
+    @rule()
+    def commit_snapshot(self) -> None:
+        """Server 0 commits it; anything may have happened since it heard of the shards."""
+        order, values = self.collected.pop(0)
+        is_written = True
+        try:
+            self.commit(order, values)
+        except (RemoteError, KeepError):
+            is_written = False
         self.core.schedule.finished(order.step, order.history, self.clock, is_written)
 
     def copy(self, server: Server, step: int) -> Values:
@@ -548,9 +602,7 @@ class World(RuleBasedStateMachine):
                     continue
                 if worker.epoch != self.core.epoch or not self.core.is_open:
                     worker.is_connected = False
-                self.join(worker.number)
-                while self.instruction is not None:
-                    self.carry_out(None)
+                self.join(worker.number, is_smooth=True)
                 if self.core.state is State.LOST:
                     assert not self.disk
                     return
@@ -572,5 +624,5 @@ class World(RuleBasedStateMachine):
 
 def test_whatever_is_lost_and_whenever_every_promise_is_kept() -> None:
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
-    few = settings(max_examples=500, stateful_step_count=60, deadline=None, suppress_health_check=checks)
+    few = settings(max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=checks)
     run_state_machine_as_test(World, settings=few)
