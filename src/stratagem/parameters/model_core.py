@@ -456,7 +456,7 @@ class ModelCore:
             raise RolledBack(f"not all servers could keep their parameters: {first_line(error)}") from error
         finally:
             self.release(holder)
-        self.agreements.kept = label
+        self.agreements.keep(label)
 
     # Setting values.
 

@@ -8,7 +8,7 @@ import numpy as np
 from stratagem.errors import KeepError, LimitExceeded, RolledBack, StrategyError
 from stratagem.keep import Cuts, ShardRecord, read_shard
 from stratagem.parameters import protocol
-from stratagem.parameters.agreements import Label
+from stratagem.parameters.agreements import Label, beside, standing_for
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.cutting import CutWriter
 from stratagem.parameters.rules import Sync
@@ -47,7 +47,7 @@ class ModelPart:
         self._writer = None if self.cuts is None else CutWriter(config, self.cuts)
         self._lead = lead
         self._keepers: dict[str, CutWriter] = {}
-        self._marked: tuple[str | None, Label, list[Array]] | None = None
+        self._marked: dict[Label, tuple[str | None, list[Array]]] = {}
         self._programs = programs
         self._device = device
 
@@ -153,20 +153,23 @@ class ModelPart:
         return self._writer
 
     def _mark(self, label: Label, step: int) -> None:
-        """Keep the parameters of this step for all who ask for them under a label; what was kept before is forgotten."""
-        self._marked = None  # two copies at a time would be one too many
-        self._marked = self.filled.epoch, label, self._copies(step, len(self.config.leaves))
+        """Keep the parameters of this step for all who ask for them under a label."""
+        kept = beside(self._marked, label)
+        # Before the new ones are made: three copies at a time would be one too many.
+        self._marked = {each: self._marked[each] for each in kept if each in self._marked and each != label}
+        self._marked[label] = self.filled.epoch, self._copies(step, len(self.config.leaves))
 
-    def marked(self) -> tuple[Label, list[Array]]:
-        """The label of the parameters that are kept, and these.
+    def marked(self, label: Label) -> tuple[Label, list[Array]]:
+        """The label that stands for this one, and the parameters that are kept under it.
 
         Raises:
             RolledBack: There are none, or the servers have gone back since.
         """
-        marked = self._marked
-        if marked is None or marked[0] != self.filled.epoch:
+        marked, present = self._marked, self.filled.epoch
+        known = standing_for([each for each, (epoch, _) in marked.items() if epoch == present], label)
+        if known is None:
             raise RolledBack("no parameters are kept here for all workers to look at")
-        return marked[1:]
+        return known, marked[known][1]
 
     def _copies(self, step: int, count: int | None = None) -> list[Array]:
         """Copies of all values, or of so many of the first, as they are at a step."""

@@ -11,6 +11,7 @@ from stratagem.parameters.agreements import Label
 from stratagem.parameters.client import LONG, ServerClient
 from stratagem.parameters.planning import Pieces
 from stratagem.parameters.protocol import OK, STATE
+from stratagem.runtime.wire import Response
 from stratagem.runtime.wire.arrays import Array
 
 _log = logging.getLogger("stratagem")
@@ -60,15 +61,18 @@ class Rendezvous:
         client.retry(lambda: client.call(0, protocol.ENDED, {"worker": client.worker, "fit": fit}))
 
     def agreed(self, label: Label) -> Pieces:
-        """The parameters of every server that all workers look at under a label, or a newer one."""
+        """The parameters of every server that all workers look at under a label, or one that stands for it."""
         client = self._client
+
+        def kept_by(server: int) -> Response:
+            return client.call(
+                server, protocol.MARKED, {"epoch": client.epoch, "label": list(label)}, seconds=LONG
+            )
 
         def attempt() -> Pieces:
             while True:
                 self.agree(label)
-                answers = client.everywhere(
-                    lambda server: client.call(server, protocol.MARKED, {"epoch": client.epoch}, seconds=LONG)
-                )
+                answers = client.everywhere(kept_by)
                 # Another worker may have come to a newer label between two answers.
                 if len({tuple(answer.fields["label"]) for answer in answers}) == 1:
                     return [answer.tensors for answer in answers]

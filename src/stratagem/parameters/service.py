@@ -301,7 +301,8 @@ class ParameterService:
 
     def _marked(self, request: Request) -> Reply:
         self._opened(request)
-        label, values = self._model(request).part.marked()
+        fit, epoch_of_fit = request.fields["label"]
+        label, values = self._model(request).part.marked((fit, epoch_of_fit))
         return Reply({STATE: OK, "label": list(label)}, values)
 
     # What the chief sets, and keeps.

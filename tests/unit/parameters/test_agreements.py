@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stratagem.parameters import protocol
-from stratagem.parameters.agreements import END, Agreements
+from stratagem.parameters.agreements import END, Agreements, beside, standing_for
 from stratagem.parameters.rendezvous import Rendezvous
 
 ALL = {0, 1, 2}
@@ -30,7 +30,7 @@ def test_an_epoch_waits_for_nobody() -> None:
 def test_what_is_kept_stands_for_what_was_before_and_is_not_waited_for() -> None:
     book = Agreements()
     assert not book.is_kept((1, 1))
-    book.kept = (1, 2)
+    book.keep((1, 2))
     assert [book.is_kept(label) for label in ((1, 1), (1, 2), (1, 3), (1, END), (2, 1))] == [
         True,
         True,
@@ -38,14 +38,27 @@ def test_what_is_kept_stands_for_what_was_before_and_is_not_waited_for() -> None
         False,
         False,
     ]
-    book.kept = (1, END)
+    book.keep((1, END))
     assert book.awaited((1, END), ALL) == []  # agreed without those who did not come
+
+
+def test_the_end_of_a_fit_stays_while_others_are_in_the_next_one() -> None:
+    book = Agreements()
+    book.keep((1, 3))
+    book.keep((1, END))
+    book.keep((2, 1))
+    book.keep((2, 2))
+    labels = (1, 3), (1, END), (2, 1), (2, 2), (2, 3), (2, END)
+    assert [book.is_kept(label) for label in labels] == [True, True, True, True, False, False]
+    assert standing_for([(1, END), (2, 2)], (1, 3)) == (1, END)
+    assert beside([(1, END), (2, 2)], (2, 3)) == [(1, END), (2, 3)]
+    assert beside([(1, END), (2, 3)], (2, END)) == [(2, END)]
 
 
 def test_nothing_is_kept_when_the_servers_have_gone_back() -> None:
     book = Agreements()
     book.end(0, 1)
-    book.kept = (1, END)
+    book.keep((1, END))
     book.forget()
     assert not book.is_kept((1, END))
     assert book.awaited((1, END), {0}) == []
