@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from stratagem.strategies import PerReplica as PerReplica
     from stratagem.strategies import Strategy as Strategy
     from stratagem.strategies import TPUStrategy as TPUStrategy
+    from stratagem.tables import Table as Table
     from stratagem.training import Progress as Progress
     from stratagem.training import SummaryWriter as SummaryWriter
     from stratagem.training import progress as progress
@@ -159,6 +160,7 @@ _HOMES = {
     "TaskReplaced": "stratagem.errors",
     "TaskUnreachable": "stratagem.errors",
     "TrainSpec": "stratagem.estimator",
+    "Table": "stratagem.tables",
     "TrainState": "stratagem.waist",
     "UnknownCall": "stratagem.errors",
     "VariableMismatch": "stratagem.errors",

@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
     {"devices"},
     {"runtime"},
     {"keep", "data"},
+    {"tables"},
     {"waist"},
     {"collectives", "parameters"},
     {"strategies"},

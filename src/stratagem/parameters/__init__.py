@@ -12,6 +12,7 @@ A map, from the outside in:
     decider, follower          who decides about pushes, as server 0 and as the other servers ask
     part, store, cutting       one server's part of a model: values and pushes, snapshots on disk
     versions                   its values, version by version, for readers near and far
+    row_updates                an optimizer's update of the rows of a table
     averaging                  the mean of several pushes and the update that it makes, as one program
     model_core                 the pure core: the states of a model, and everything that server 0 decides about it
     authority, update_rules    the part of it that decides who takes part, and which pushes make which update

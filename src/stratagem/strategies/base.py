@@ -1,7 +1,8 @@
 """`Strategy`: what all strategies offer, over an engine (where variables live) and workers (who trains)."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -15,15 +16,20 @@ from stratagem.environment import choose_jax_for_keras
 from stratagem.errors import ClusterError, DataError, StrategyError
 from stratagem.strategies.agreement import agreed
 from stratagem.strategies.batches import Batches
-from stratagem.strategies.engines import Engine, Step
+from stratagem.strategies.engines import Engine, KeepsTables, Step
 from stratagem.strategies.feeds import Feed, InStepFeed
 from stratagem.strategies.fronts import fronts_in_use
 from stratagem.strategies.input_context import InputContext
 from stratagem.strategies.jobs_in_use import ALONE, check_jobs
 from stratagem.strategies.own_task import ClusterLike, own_config
 from stratagem.strategies.per_replica import PerReplica
+from stratagem.strategies.row_steps import row_step
+from stratagem.strategies.row_trainable import RowTrainable
 from stratagem.strategies.tensorflow_names import RefusesTensorFlowNames
 from stratagem.strategies.workers import Workers
+from stratagem.tables.row_source import RowSource
+from stratagem.tables.table import Table
+from stratagem.tables.view import TableView, table_view
 from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
 from stratagem.waist.next_step import about_to_train
 from stratagem.waist.optimizers import is_optax
@@ -152,6 +158,7 @@ class Strategy(RefusesTensorFlowNames):
         ema_decay: float | None = None,
         *,
         seed: int = 0,
+        tables: Sequence[Table] = (),
     ) -> TrainState:
         """The state of an untrained model, laid out as this strategy wants it.
 
@@ -161,18 +168,35 @@ class Strategy(RefusesTensorFlowNames):
             optimizer: Any optax optimizer, or one of the model's own library: an `nnx.Optimizer`, for example.
             ema_decay: Keep moving averages of the parameters with this decay.
             seed: What the `rng` of loss functions is drawn from, together with the step.
+            tables: Embeddings that are trained row by row: loss functions are `loss_fn(params, batch, rows)` then, and
+                look them up by `rows[name](ids)`.
 
         Raises:
-            StrategyError: The optimizer is none, or one of a library that the parameters are not of.
+            StrategyError: The optimizer is none, or one of a library that the parameters are not of; or this strategy
+                cannot train tables.
         """
         if isinstance(params, Trainable):
+            if tables:
+                raise StrategyError(
+                    f"init was given tables and {told(params)}: give parameters as a pytree, and a loss function "
+                    "loss_fn(params, batch, rows) to train_step"
+                )
             return self._laid_out(state_of(params, optimizer, ema_decay, seed))
         if not is_optax(optimizer) or isinstance(optimizer, Updater):
             raise StrategyError(
                 f"parameters by themselves want an optax optimizer, not {optimizer!r:.80}; give one, such as "
                 "optax.adam(1e-3)"
             )
-        return self._laid_out(new_state(params, optimizer, ema_decay, seed))
+        state = new_state(params, optimizer, ema_decay, seed)
+        if tables:
+            if not isinstance(self._engine, KeepsTables):
+                raise StrategyError(
+                    f"{type(self).__name__} cannot train tables row by row: train them under ParameterServerStrategy, or in "
+                    "one process under OneDeviceStrategy, MirroredStrategy or CentralStorageStrategy"
+                )
+            rows = self._engine.tables(tables, optimizer)
+            state = replace(state, recipe=replace(state.recipe, tables=rows))
+        return self._laid_out(state)
 
     def _laid_out(self, state: TrainState) -> TrainState:
         # Parameter servers have the chief's values anyway.
@@ -204,13 +228,42 @@ class Strategy(RefusesTensorFlowNames):
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             about_to_train(state)
-            tree = state.recipe.params_tree
+            tree, rows = state.recipe.params_tree, state.recipe.tables
+            if rows is not None:
+                if (tree, rows) not in built:
+                    built[tree, rows] = self._row_step(state, loss_fn, rows)
+                return replicas.settle(built[tree, rows](state, batch))
             if tree not in built:
                 built[tree] = self._engine.build(_trainable(state, loss_fn))
             placed = batch if replicas.is_placed(batch) else replicas.place(batch)
             return replicas.settle(built[tree](state, placed))
 
         return step
+
+    def _row_step(self, state: TrainState, loss_fn: Callable[..., Any] | Trainable, rows: RowSource) -> Step:
+        if isinstance(loss_fn, Trainable):
+            raise StrategyError(
+                f"train_step was given {told(loss_fn)}, and init tables: give a function loss_fn(params, batch, rows)"
+            )
+        trainable = RowTrainable(state.recipe.params_tree, loss_fn, rows.stacks)
+        return (
+            self._engine.build(trainable) if self._engine.is_elsewhere else row_step(self._engine, trainable)
+        )
+
+    def table(self, state: TrainState, name: str) -> TableView:
+        """A table that is trained with a state: its rows can be looked up, iterated over and exported.
+
+        Raises:
+            StrategyError: `init` was given no such table.
+
+        Example:
+            >>> users = strategy.table(state, "users")
+            >>> len(users), users.lookup([3, 7]).shape
+            >>> users.export("users.safetensors")
+        """
+        if state.recipe.tables is None:
+            raise StrategyError("this state has no tables: give some to init, as tables=[sg.Table(...)]")
+        return table_view(state.recipe.tables, name)
 
     def fetch(self, state: TrainState) -> TrainState:
         """A copy on the host: `.params`, `.opt_state`, `.ema` and `.step` as NumPy arrays.

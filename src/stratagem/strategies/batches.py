@@ -33,7 +33,7 @@ class Batches:
 
 def placed_ahead(batches: Iterable[Any], replicas: Replicas) -> Iterator[Any]:
     """The batches, each put on the devices while the one before it trains; in host memory if they read that."""
-    if replicas.read_host_memory:
+    if replicas.read_host_memory or replicas.keeps_batches_on_host:
         # None is drawn ahead: whoever makes them may use the memory of one for the next.
         yield from batches
         return

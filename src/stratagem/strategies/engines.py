@@ -4,13 +4,16 @@ An engine lays a state over devices and builds the step that trains it. Which on
 tells it from the others.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from jax.sharding import SingleDeviceSharding
 
+from stratagem.strategies.local_rows import LocalRows
 from stratagem.strategies.replicas import Replicas
+from stratagem.tables.row_source import RowSource
+from stratagem.tables.table import Table
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
 
 Step = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
@@ -37,6 +40,20 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsTables(Protocol):
+    """An engine that can train tables too."""
+
+    def tables(self, tables: Sequence[Table], optimizer: Any) -> RowSource:
+        """The rows of tables that are to be trained with a state that is laid out next.
+
+        Args:
+            tables: The tables.
+            optimizer: That of tables that bring none.
+        """
+        ...
+
+
 def forward_and_back(
     trainable: Trainable, state: TrainState, batch: Any, rng: jax.Array
 ) -> tuple[Arrays, Arrays, Metrics]:
@@ -46,13 +63,26 @@ def forward_and_back(
     return grads, others, {**metrics, "loss": loss}
 
 
-class MirroredEngine:
-    """Variables on every device; XLA inserts the all-reduce into one compiled step."""
+class LocalEngine:
+    """What engines have in common whose variables are with this process.
+
+    Args:
+        replicas: The devices that compute.
+    """
 
     is_elsewhere = False
 
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
+
+    def tables(self, tables: Sequence[Table], optimizer: Any) -> RowSource:
+        """Rows in the memory of this process."""
+        self.replicas.keeps_batches_on_host = True
+        return LocalRows(tables, optimizer)
+
+
+class MirroredEngine(LocalEngine):
+    """Variables on every device; XLA inserts the all-reduce into one compiled step."""
 
     def lay_out(self, state: TrainState) -> TrainState:
         """A copy of everything on every device."""
@@ -69,7 +99,7 @@ class MirroredEngine:
         return jax.jit(step, donate_argnums=0, out_shardings=self.replicas.whole)
 
 
-class CentralEngine:
+class CentralEngine(LocalEngine):
     """Variables once; every device computes, one place updates.
 
     Args:
@@ -77,10 +107,8 @@ class CentralEngine:
         home: Where the variables live: a device, in its own memory or in its host's.
     """
 
-    is_elsewhere = False
-
     def __init__(self, replicas: Replicas, home: SingleDeviceSharding) -> None:
-        self.replicas = replicas
+        super().__init__(replicas)
         self._home = home
         (self._device,) = home.device_set
         self._near = SingleDeviceSharding(self._device)

@@ -26,6 +26,8 @@ class Replicas:
         whole: How everything else does.
         read_host_memory: Whether compiled steps read host arrays where they are. Then nothing is gained by placing
             batches beforehand: to make a device's array of each costs more than what it holds is worth.
+        keeps_batches_on_host: Whether steps want batches as they are on the host: they look ids up in them, which may
+            have more bits than JAX computes with.
     """
 
     def __init__(self, devices: Sequence[jax.Device]) -> None:
@@ -36,6 +38,7 @@ class Replicas:
         # With too small a pool of threads, steps in flight at the same time would block each other for ever.
         self._one_at_a_time = not guard_collectives() and len(devices) > 1
         self.devices = tuple(devices)
+        self.keeps_batches_on_host = False
         self._device_set = set(devices)
         self.read_host_memory = len(devices) == 1 and devices[0].platform == "cpu"
         self.split: Sharding

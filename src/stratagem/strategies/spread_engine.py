@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from stratagem.strategies.engines import Step, forward_and_back
+from stratagem.strategies.engines import LocalEngine, Step, forward_and_back
 from stratagem.strategies.replicas import REPLICA_AXIS, Replicas
 from stratagem.waist import Metrics, Trainable, TrainState
 
@@ -18,17 +18,15 @@ _AXIS = "part"
 """Another name than that of batches' rows: what is cut for storage is no replica's share."""
 
 
-class SpreadEngine:
+class SpreadEngine(LocalEngine):
     """Each variable once, in pieces; all devices compute and each updates its pieces.
 
     Args:
         replicas: The devices that compute, and whose memory is the host's.
     """
 
-    is_elsewhere = False
-
     def __init__(self, replicas: Replicas) -> None:
-        self.replicas = replicas
+        super().__init__(replicas)
         self._stored = Mesh(np.array(replicas.devices), (_AXIS,))
         self._computed = Mesh(np.array(replicas.devices), (REPLICA_AXIS,))
 

@@ -12,6 +12,7 @@ from jax.tree_util import PyTreeDef
 
 from stratagem.errors import StrategyError
 from stratagem.keep import ShardRecord, TensorEntry
+from stratagem.tables.row_source import RowSource
 from stratagem.waist.ema import ExponentialMovingAverage
 from stratagem.waist.functions import leaf_names
 from stratagem.waist.interfaces import Arrays, Kind, MakesUpdaters, Trainable, Updater, natural_kind
@@ -32,6 +33,7 @@ class Recipe:
         trainable: The model, if it is one that takes trained values back.
         kinds: For each piece of non-trained state what becomes of it between workers; `None`: as its type says.
         served: Where the rest of the state is, if it is not with this process.
+        tables: The rows of tables that are trained with it, if there are any.
         workers: Who else trains the same model in step, each with all of it; `None`: nobody.
     """
 
@@ -44,6 +46,7 @@ class Recipe:
     trainable: Trainable | None = None
     kinds: tuple[Kind, ...] | None = None
     served: "Elsewhere | None" = None
+    tables: RowSource | None = None
     workers: "Together | None" = None
 
 

@@ -1,0 +1,132 @@
+"""An optimizer's update of the rows of a table: proved to treat every row by itself, and made into programs over rows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stratagem.errors import StrategyError
+from stratagem.parameters.split import analyse
+from stratagem.tables.table import Table, uniform
+from stratagem.waist.optimizers import is_optax
+
+_TRIED = 8
+"""How many rows the update is tried and analysed with."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowUpdate:
+    """What is computed of the rows of a table.
+
+    Attributes:
+        slots: Shape and type of each slot of one row.
+        scalars: The first values of what all rows share.
+        is_lazy: Whether an update with a gradient of zeros would change a row: what no batch touches is not updated,
+            so training differs from that of a dense variable.
+    """
+
+    table: Table
+    optimizer: Any
+    slots: tuple[tuple[tuple[int, ...], str], ...]
+    scalars: tuple[Any, ...]
+    is_lazy: bool
+    _tree: Any
+    _has_rows: tuple[bool, ...]
+
+    def first(self, words: Any) -> tuple[Any, ...]:
+        """Values and slots of rows that appear, drawn from two words for each; traceable."""
+        table = self.table
+        initializer = table.initializer or uniform
+
+        def one(key: Any) -> Any:
+            return initializer(jax.random.wrap_key_data(key), (table.dim,), jnp.dtype(table.dtype))
+
+        values = jax.vmap(one)(words)
+        leaves = jax.tree.leaves(self.optimizer.init(values))
+        return values, *(leaf for leaf, has_rows in zip(leaves, self._has_rows, strict=True) if has_rows)
+
+    def update(self, *arrays: Any) -> tuple[Any, ...]:
+        """New values, slots and scalars of old ones, gradients and the step; traceable."""
+        count = len(self.slots)
+        values, slots = arrays[0], arrays[1 : 1 + count]
+        *scalars, gradients, _ = arrays[1 + count :]
+        return self._updated(values, slots, scalars, gradients)
+
+    def _updated(
+        self, values: Any, slots: Sequence[Any], scalars: Sequence[Any], gradients: Any
+    ) -> tuple[Any, ...]:
+        own, shared = iter(slots), iter(scalars)
+        leaves = [next(own if has_rows else shared) for has_rows in self._has_rows]
+        updates, state = self.optimizer.update(gradients, jax.tree.unflatten(self._tree, leaves), values)
+        new = jax.tree.leaves(state)
+        pairs = list(zip(new, self._has_rows, strict=True))
+        return (
+            (values + updates).astype(values.dtype),
+            *(leaf for leaf, has_rows in pairs if has_rows),
+            *(leaf for leaf, has_rows in pairs if not has_rows),
+        )
+
+
+def row_update(table: Table, default: Any) -> RowUpdate:
+    """The update of a table.
+
+    Args:
+        table: The table.
+        default: The optimizer of a table that brings none.
+
+    Raises:
+        StrategyError: The optimizer is none of optax, or mixes rows.
+    """
+    optimizer = default if table.optimizer is None else table.optimizer
+    if not is_optax(optimizer):
+        raise StrategyError(
+            f"the optimizer of table {table.name!r} is {optimizer!r:.80}; give an optax optimizer, such as "
+            "sg.Table(..., optimizer=optax.adagrad(0.1))"
+        )
+    values = jnp.zeros((_TRIED, table.dim), table.dtype)
+    leaves, tree = jax.tree.flatten(optimizer.init(values))
+
+    def whole(
+        variables: list[Any], slots: list[Any], gradients: list[Any], step: Any
+    ) -> tuple[list[Any], list[Any]]:
+        updates, state = optimizer.update(gradients[0], jax.tree.unflatten(tree, slots), variables[0])
+        return [variables[0] + updates], jax.tree.leaves(state)
+
+    plan = analyse(whole, [values], leaves, names=[table.name], servers=1)
+    reason = plan.whole_because[0] or plan.inseparable or ", ".join(plan.couplings)
+    if reason:
+        raise StrategyError(
+            f"the optimizer of table {table.name!r} does not treat every row by itself ({reason}), so rows cannot be updated "
+            "without the others: give the table another one, such as sg.Table(..., optimizer=optax.adagrad(0.1))"
+        )
+    has_rows = plan.slot_follows_rows
+    kept = [(leaf, has) for leaf, has in zip(leaves, has_rows, strict=True)]
+    update = RowUpdate(
+        table,
+        optimizer,
+        tuple((leaf.shape[1:], str(leaf.dtype)) for leaf, has in kept if has),
+        tuple(np.asarray(leaf) for leaf, has in kept if not has),
+        False,
+        tree,
+        has_rows,
+    )
+    return RowUpdate(**{**update.__dict__, "is_lazy": _is_lazy(update)})
+
+
+def _is_lazy(update: RowUpdate) -> bool:
+    """Whether rows, after some updates, change with a gradient of zeros."""
+    table = update.table
+    numbers = np.random.default_rng(0)
+    words = numbers.integers(0, 2**32, (_TRIED, 2), np.uint32)
+    arrays, scalars = list(jax.jit(update.first)(words)), list(update.scalars)
+    count = 1 + len(update.slots)
+    compiled: Callable[..., Any] = jax.jit(update.update)
+    for step in range(4):
+        gradients = numbers.normal(size=(_TRIED, table.dim)) if step < 3 else np.zeros((_TRIED, table.dim))
+        before = arrays
+        results = compiled(*arrays, *scalars, gradients.astype(table.dtype), np.int32(step))
+        arrays, scalars = list(results[:count]), list(results[count:])
+    return not all(np.array_equal(old, new) for old, new in zip(before, arrays, strict=True))

@@ -1,0 +1,97 @@
+"""Tables whose rows live in the memory of the process that trains."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from stratagem.parameters.row_updates import RowUpdate, row_update
+from stratagem.tables.row_source import RowSource
+from stratagem.tables.row_store import RowPrograms, RowSpec, RowStore
+from stratagem.tables.stacks import Stack, stacked
+from stratagem.tables.table import Table, check_tables
+
+Array: TypeAlias = np.ndarray[Any, Any]
+_log = logging.getLogger("stratagem")
+
+
+class LocalRows(RowSource):
+    """The rows of a model's tables, in this process.
+
+    Args:
+        tables: The tables.
+        optimizer: That of tables that bring none.
+
+    Attributes:
+        stacks: The tables, as they are kept together.
+        stores: Their rows.
+    """
+
+    def __init__(self, tables: Sequence[Table], optimizer: Any) -> None:
+        self.stacks = stacked(check_tables(tables))
+        updates = row_updates(self.stacks, optimizer)
+        self.stores = [_store(stack, update) for stack, update in zip(self.stacks, updates, strict=True)]
+
+    def count(self, stack: int) -> int:
+        """See `RowSource`."""
+        return len(self.stores[stack])
+
+    def read(self, stack: int, ids: Array) -> Array:
+        """See `RowSource`."""
+        return self.stores[stack].read(ids)
+
+    def pages(self, stack: int, size: int) -> Iterator[tuple[Array, Sequence[Array]]]:
+        """See `RowSource`."""
+        return self.stores[stack].pages(size)
+
+
+def row_updates(stacks: Sequence[Stack], optimizer: Any) -> list[RowUpdate]:
+    """The update of each stack; those that are lazy are named in the log."""
+    updates = [row_update(stack.tables[0], optimizer) for stack in stacks]
+    lazy = [
+        table.name
+        for stack, update in zip(stacks, updates, strict=True)
+        if update.is_lazy
+        for table in stack.tables
+    ]
+    if lazy:
+        _log.info(
+            "the optimizer of table %s would also change rows that a batch does not touch; only those that it touches are "
+            "updated (lazily), so results differ from those of a dense variable",
+            ", ".join(map(repr, lazy)),
+        )
+    return updates
+
+
+def row_spec(stack: Stack, update: RowUpdate) -> RowSpec:
+    """What a store keeps of a stack."""
+    table = stack.tables[0]
+    return RowSpec(
+        table.dim,
+        table.dtype,
+        stack.bound,
+        stack.offsets,
+        tuple(each.key for each in stack.tables),
+        update.slots,
+        table.admit_after,
+        table.expire_steps,
+    )
+
+
+def _store(stack: Stack, update: RowUpdate) -> RowStore:
+    programs = RowPrograms(*(_compiled(function) for function in (update.first, update.update)))
+    return RowStore(row_spec(stack, update), programs, update.scalars)
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[[int], Callable[[Sequence[Any]], Sequence[Any]]]:
+    jitted = jax.jit(function)
+    cpu = jax.local_devices(backend="cpu")[0]
+
+    def program(arrays: Sequence[Any]) -> Sequence[Any]:
+        with jax.default_device(cpu):
+            results: Sequence[Any] = jax.block_until_ready(jitted(*arrays))
+            return results
+
+    return lambda size: program

@@ -1,0 +1,14 @@
+"""Embeddings that are kept and trained row by row, wherever their rows live.
+
+A map, from the outside in:
+
+    table                a table, as the user describes it
+    lookups              which rows a loss function looks up, known before it is computed
+    stacks               tables that are kept together, and which rows of them a batch needs
+    row_source, view     where the rows of a model's tables are; one table, looked at
+    row_store            the rows that one process holds, and their updates
+    keyed_columns        columns whose rows belong to ids
+    index, columns       where the row of an id is; arrays that grow
+"""
+
+from stratagem.tables.table import Table as Table

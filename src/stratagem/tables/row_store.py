@@ -1,0 +1,255 @@
+"""The rows of one table, or of a stack of them, that one process holds: values, optimizer slots, who was seen when.
+
+What makes first values and updates is given as programs over a fixed number of rows; rows are gathered for them, padded,
+and put back. Not for several threads at a time.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from stratagem.tables.index import mixed
+from stratagem.tables.keyed_columns import KeyedColumns
+
+Array: TypeAlias = np.ndarray[Any, Any]
+SIZES = (64, 256, 1024, 4096, 16384)
+"""For how many rows at a time there are programs."""
+_SWEPT = 1024
+"""How many rows are looked at, with every update, for whether they have expired."""
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    """What a store keeps for each row, and for how long.
+
+    Attributes:
+        dim: How many numbers a row has.
+        dtype: Their type.
+        bound: Ids are below it; `None`: they are any.
+        offsets: Where the ids of each stacked table begin.
+        keys: For each table, what first values are drawn from.
+        slots: Shape and type of each slot of one row.
+        admit_after: How often an id has to be seen before it is trained.
+        expire_steps: After how many steps without an update a row goes; `None`: never.
+    """
+
+    dim: int
+    dtype: str
+    bound: int | None
+    offsets: tuple[int, ...]
+    keys: tuple[int, ...]
+    slots: tuple[tuple[tuple[int, ...], str], ...]
+    admit_after: int = 0
+    expire_steps: int | None = None
+
+
+Program: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+"""Flat arrays in, flat arrays out."""
+
+
+@dataclass(frozen=True)
+class RowPrograms:
+    """What is computed of rows.
+
+    Attributes:
+        first: For a number of rows, makes their values and slots of their keys, two 32-bit words each.
+        update: For a number of rows, makes new values, slots and scalars of the old ones, gradients and the step.
+    """
+
+    first: Callable[[int], Program]
+    update: Callable[[int], Program]
+
+
+class RowStore:
+    """The rows.
+
+    Args:
+        spec: What is kept.
+        programs: What is computed.
+        scalars: What all rows share of the optimizer's state.
+
+    Attributes:
+        scalars: As they are now.
+        step: The step of the last update.
+    """
+
+    def __init__(self, spec: RowSpec, programs: RowPrograms, scalars: Sequence[Any]) -> None:
+        self.spec = spec
+        self.scalars = [np.asarray(each) for each in scalars]
+        self.step = 0
+        self._programs = programs
+        values = ((spec.dim,), spec.dtype), *spec.slots
+        self._rows = KeyedColumns(spec.bound, [((), np.int32), *values])
+        self._touched, *self._values = self._rows.columns
+        self._waiting = KeyedColumns(spec.bound, [((), np.int32)]) if spec.admit_after else None
+        self._swept = 0
+        self._expired = 0
+        self._offsets = np.asarray(spec.offsets, np.int64)
+        self._keys = np.asarray(spec.keys, np.uint64)
+        self._scratch: dict[tuple[int, int], Array] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def counts(self) -> dict[str, int]:
+        """How many rows there are and their bytes, how many ids were seen too seldom so far, how many rows have expired."""
+        waiting = 0 if self._waiting is None else len(self._waiting)
+        nbytes = len(self._rows) * self._rows.row_bytes
+        return {"rows": len(self._rows), "nbytes": nbytes, "waiting": waiting, "expired": self._expired}
+
+    # Reading.
+
+    def read(self, ids: Array) -> Array:
+        """The values of these ids; of one that has no row, its first value."""
+        rows = self._find(ids)
+        values: Array = self._values[0].array.take(rows, axis=0, mode="clip")
+        unknown = np.flatnonzero(rows < 0)
+        if unknown.size:
+            values[unknown] = self._first(ids[unknown])[0]
+        return values
+
+    def _find(self, ids: Array) -> Array:
+        """The row of each id; -1 if it has none, or it has expired."""
+        rows = self._rows.find(ids)
+        if self.spec.expire_steps is not None and self._rows.end:
+            is_old = self.step - self._touched.array.take(rows, mode="clip") > self.spec.expire_steps
+            rows[is_old] = -1
+        return rows
+
+    def _first(self, ids: Array) -> list[Array]:
+        """The first values and slots of ids."""
+        tables = np.searchsorted(self._offsets, ids, "right") - 1 if len(self._offsets) > 1 else 0
+        keys = mixed((ids - self._offsets[tables]).view(np.uint64) ^ self._keys[tables])
+        words = keys.view(np.uint32).reshape(-1, 2)
+        results: list[list[Array]] = []
+        for chunk, size in _chunks(len(ids)):
+            made = self._programs.first(size)([self._padded(-1, words[chunk], size)])
+            results.append([np.asarray(each)[: chunk.stop - chunk.start] for each in made])
+        return [
+            np.concatenate(column) if len(column) > 1 else column[0] for column in zip(*results, strict=True)
+        ]
+
+    def pages(self, size: int) -> Iterator[tuple[Array, list[Array]]]:
+        """All rows, so many places at a time: ids, values and slots."""
+        for start in range(0, self._rows.end, size):
+            rows = np.arange(start, min(start + size, self._rows.end))
+            rows = rows[self._touched.array.take(rows) > 0]
+            if self.spec.expire_steps is not None:
+                rows = rows[self.step - self._touched.array.take(rows) <= self.spec.expire_steps]
+            yield (
+                self._rows.ids.array.take(rows),
+                [column.array.take(rows, axis=0) for column in self._values],
+            )
+
+    # Training.
+
+    def update(self, ids: Array, gradients: Array, step: int) -> None:
+        """Make one update.
+
+        Args:
+            ids: Those that were looked up, each once.
+            gradients: Their gradients.
+            step: The step that the update makes.
+        """
+        self.step = step - 1
+        rows = self._find(ids)
+        unknown = np.flatnonzero(rows < 0)
+        if unknown.size:
+            unknown = self._admitted(ids, unknown)
+            rows[unknown] = self._add(ids[unknown])
+            if self._waiting is not None:
+                is_in = np.flatnonzero(rows >= 0)
+                rows, gradients = rows[is_in], gradients[is_in]
+        scalars = self.scalars
+        for chunk, size in _chunks(len(rows)) or ([(slice(0, 0), SIZES[0])] if scalars else []):
+            self.scalars = self._compute(rows[chunk], gradients[chunk], size, scalars, step)
+        self._touched.array[rows] = step
+        self.step = step
+        self._sweep()
+
+    def _compute(
+        self, rows: Array, gradients: Array, size: int, scalars: list[Array], step: int
+    ) -> list[Array]:
+        count, gathered = len(rows), []
+        for place, column in enumerate(self._values):
+            scratch = self._buffer(place, column.array.shape[1:], column.array.dtype, size)
+            column.array.take(rows, axis=0, out=scratch[:count], mode="clip")
+            gathered.append(scratch)
+        padded = self._padded(len(gathered), gradients, size)
+        results = self._programs.update(size)([*gathered, *scalars, padded, np.int32(step - 1)])
+        for column, result in zip(self._values, results, strict=False):
+            column.array[rows] = np.asarray(result)[:count]
+        return [np.array(each) for each in results[len(self._values) :]]
+
+    def _admitted(self, ids: Array, unknown: Array) -> Array:
+        """Which of the ids without a row are to have one now: those that had been seen often enough before."""
+        if self._waiting is None:
+            return unknown
+        ids = ids[unknown]
+        places = self._waiting.find(ids)
+        new = np.flatnonzero(places < 0)
+        places[new] = self._waiting.add(ids[new])
+        sightings = self._waiting.columns[0].array
+        sightings[places[new]] = 0
+        is_in = sightings.take(places) >= self.spec.admit_after
+        sightings[places] += 1
+        del sightings
+        self._waiting.remove(ids[is_in])
+        return unknown[is_in]
+
+    def _add(self, ids: Array) -> Array:
+        """Rows of their own for ids that have none."""
+        if self.spec.expire_steps is not None:
+            self._expire(ids[self._rows.find(ids) >= 0])
+        rows = self._rows.add(ids)
+        if len(ids):
+            for column, values in zip(self._values, self._first(ids), strict=True):
+                column.array[rows] = values
+        return rows
+
+    def _expire(self, ids: Array) -> None:
+        if len(ids):
+            self._touched.array[self._rows.find(ids)] = 0
+            self._rows.remove(ids)
+            self._expired += len(ids)
+
+    def _sweep(self) -> None:
+        """Let some of the rows go that have expired."""
+        if self.spec.expire_steps is None or not self._rows.end:
+            return
+        first = self._swept if self._swept < self._rows.end else 0
+        self._swept = min(first + _SWEPT, self._rows.end)
+        touched = self._touched.array[first : self._swept]
+        old = np.flatnonzero((touched > 0) & (self.step - touched > self.spec.expire_steps))
+        del touched
+        self._expire(self._rows.ids.array[old + first])
+
+    def _padded(self, place: int, array: Array, size: int) -> Array:
+        if len(array) == size and array.ctypes.data % 64 == 0 and array.flags.c_contiguous:
+            return array
+        scratch = self._buffer(place, array.shape[1:], array.dtype, size)
+        scratch[: len(array)] = array
+        return scratch
+
+    def _buffer(self, place: int, shape: tuple[int, ...], dtype: Any, size: int) -> Array:
+        """Memory that XLA reads where it is; what is left in it from before is of rows that nobody looks at."""
+        known = self._scratch.get((place, size))
+        if known is None:
+            count = size * int(np.prod(shape, dtype=np.int64))
+            raw = np.zeros(count * np.dtype(dtype).itemsize + 64, np.uint8)
+            start = -raw.ctypes.data % 64
+            flat = raw[start : start + count * np.dtype(dtype).itemsize]
+            known = self._scratch[place, size] = flat.view(dtype).reshape(size, *shape)
+        return known
+
+
+def _chunks(count: int) -> list[tuple[slice, int]]:
+    """Cuts so many rows into runs, and says for each the number of rows of the program that takes it."""
+    largest = SIZES[-1]
+    return [
+        (slice(start, stop), next(size for size in SIZES if size >= stop - start))
+        for start in range(0, count, largest)
+        for stop in (min(start + largest, count),)
+    ]
