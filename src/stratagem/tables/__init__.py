@@ -6,6 +6,7 @@ A map, from the outside in:
     lookups              which rows a loss function looks up, known before it is computed
     stacks               tables that are kept together, and which rows of them a batch needs
     row_source, view     where the rows of a model's tables are; one table, looked at
+    owners, merging      which server has which ids; the gradients of several pushes as one
     row_store            the rows that one process holds, and their updates
     keyed_columns        columns whose rows belong to ids
     index, columns       where the row of an id is; arrays that grow

@@ -6,7 +6,7 @@ and put back. Not for several threads at a time.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -62,6 +62,24 @@ class RowPrograms:
     update: Callable[[int], Program]
 
 
+class _Reading(NamedTuple):
+    """What was read for somebody who is going to send gradients of it.
+
+    Attributes:
+        ids: The ids.
+        rows: Their rows, -1 for those that had none.
+        unknown: The places of these.
+        first: Their first values and slots.
+        removals: How many rows had been removed.
+    """
+
+    ids: Array
+    rows: Array
+    unknown: Array
+    first: list[Array]
+    removals: int
+
+
 class RowStore:
     """The rows.
 
@@ -89,6 +107,7 @@ class RowStore:
         self._offsets = np.asarray(spec.offsets, np.int64)
         self._keys = np.asarray(spec.keys, np.uint64)
         self._scratch: dict[tuple[int, int], Array] = {}
+        self._readings: dict[int, _Reading] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -101,13 +120,21 @@ class RowStore:
 
     # Reading.
 
-    def read(self, ids: Array) -> Array:
-        """The values of these ids; of one that has no row, its first value."""
+    def read(self, ids: Array, reader: int | None = None) -> Array:
+        """The values of these ids; of one that has no row, its first value.
+
+        Args:
+            ids: The ids, each once.
+            reader: Who is going to send gradients of them, if anybody is: then less is to be looked for.
+        """
         rows = self._find(ids)
         values: Array = self._values[0].array.take(rows, axis=0, mode="clip")
         unknown = np.flatnonzero(rows < 0)
-        if unknown.size:
-            values[unknown] = self._first(ids[unknown])[0]
+        first = self._first(ids[unknown]) if unknown.size else []
+        if first:
+            values[unknown] = first[0]
+        if reader is not None:
+            self._readings[reader] = _Reading(np.array(ids), rows, unknown, first, self._expired)
         return values
 
     def _find(self, ids: Array) -> Array:
@@ -145,20 +172,20 @@ class RowStore:
 
     # Training.
 
-    def update(self, ids: Array, gradients: Array, step: int) -> None:
+    def update(self, ids: Array, gradients: Array, step: int, reader: int | None = None) -> None:
         """Make one update.
 
         Args:
             ids: Those that were looked up, each once.
             gradients: Their gradients.
             step: The step that the update makes.
+            reader: For whom they were read, if they were for somebody.
         """
         self.step = step - 1
-        rows = self._find(ids)
-        unknown = np.flatnonzero(rows < 0)
+        rows, unknown, first = self._found(ids, reader)
         if unknown.size:
-            unknown = self._admitted(ids, unknown)
-            rows[unknown] = self._add(ids[unknown])
+            admitted = self._admitted(ids, unknown)
+            rows[admitted] = self._add(ids[admitted], first if len(admitted) == len(unknown) else [])
             if self._waiting is not None:
                 is_in = np.flatnonzero(rows >= 0)
                 rows, gradients = rows[is_in], gradients[is_in]
@@ -183,6 +210,26 @@ class RowStore:
             column.array[rows] = np.asarray(result)[:count]
         return [np.array(each) for each in results[len(self._values) :]]
 
+    def _found(self, ids: Array, reader: int | None) -> tuple[Array, Array, list[Array]]:
+        """The row of each id, the places of those that have none, and the first values of these if they are known."""
+        reading = None if reader is None else self._readings.pop(reader, None)
+        if (
+            reading is None
+            or reading.removals != self._expired
+            or self.spec.expire_steps is not None
+            or not np.array_equal(reading.ids, ids)
+        ):
+            rows = self._find(ids)
+            return rows, np.flatnonzero(rows < 0), []
+        rows, unknown, first = reading.rows, reading.unknown, reading.first
+        if unknown.size:
+            # Others may have brought some of them since.
+            found = self._rows.find(ids[unknown])
+            rows[unknown] = found
+            if (found >= 0).any():
+                unknown, first = unknown[found < 0], []
+        return rows, unknown, first
+
     def _admitted(self, ids: Array, unknown: Array) -> Array:
         """Which of the ids without a row are to have one now: those that had been seen often enough before."""
         if self._waiting is None:
@@ -199,13 +246,13 @@ class RowStore:
         self._waiting.remove(ids[is_in])
         return unknown[is_in]
 
-    def _add(self, ids: Array) -> Array:
-        """Rows of their own for ids that have none."""
+    def _add(self, ids: Array, first: list[Array]) -> Array:
+        """Rows of their own for ids that have none, with their first values if these are known."""
         if self.spec.expire_steps is not None:
             self._expire(ids[self._rows.find(ids) >= 0])
         rows = self._rows.add(ids)
         if len(ids):
-            for column, values in zip(self._values, self._first(ids), strict=True):
+            for column, values in zip(self._values, first or self._first(ids), strict=True):
                 column.array[rows] = values
         return rows
 
