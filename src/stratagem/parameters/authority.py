@@ -7,20 +7,16 @@ all servers or on none; and every server makes the same updates in the same orde
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.rules import UpdateRule
-from stratagem.parameters.update_rules import Apply, Count, Drop, Instruction, Push, machine_of
-from stratagem.runtime.wire import Fields
+from stratagem.parameters.update_rules import APPLIED, DROPPED, Push, Verdict, machine_of
 
 _REMEMBERED = 8
 """Decisions kept for each worker: it has one push or two under way, never more."""
 _REMEMBERED_STEPS = 1024
 """Updates that a server may be behind by and still be told of."""
-
-
-APPLIED, DROPPED, COUNTED = "applied", "dropped", "counted"
 Applied: TypeAlias = Mapping[int, tuple[str, int]]
 """The last push of each worker that values contain: which start of the worker, and the push's number."""
 
@@ -42,21 +38,10 @@ class Decision(NamedTuple):
     why: str = ""
     snapshot: bool = False
 
-    def to_fields(self) -> Fields:
-        """The same in plain values."""
-        return {
-            "kind": self.kind,
-            "step": self.step,
-            "pushes": [list(push) for push in self.pushes],
-            "why": self.why,
-            "snapshot": self.snapshot,
-        }
-
     @classmethod
-    def from_fields(cls, fields: Fields) -> "Decision":
-        """The decision that was told."""
-        pushes = tuple(Push(*values) for values in fields["pushes"])
-        return cls(fields["kind"], fields["step"], pushes, fields["why"], fields["snapshot"])
+    def from_fields(cls, kind: str, step: int, pushes: Any, why: str, snapshot: bool) -> "Decision":
+        """The decision that another server was told, in plain values."""
+        return cls(kind, step, tuple(Push(*push) for push in pushes), why, snapshot)
 
 
 @dataclass
@@ -264,16 +249,15 @@ class Authority:
         if self._held_back is None:
             self._follow(self._machine.changed(self.step, self.active))
 
-    def _follow(self, instructions: list[Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case Apply(pushes):
-                    self._apply(pushes)
-                case Drop(push, why):
+    def _follow(self, verdicts: list[Verdict]) -> None:
+        for kind, pushes, why in verdicts:
+            if kind == APPLIED:
+                self._apply(pushes)
+                continue
+            for push in pushes:
+                if kind == DROPPED:
                     self.dropped[push.worker] += 1
-                    self._decide(push, Decision(DROPPED, self.step, why=why))
-                case Count(push):
-                    self._decide(push, Decision(COUNTED, self.step))
+                self._decide(push, Decision(kind, self.step, why=why))
 
     def _apply(self, pushes: tuple[Push, ...]) -> None:
         for push in pushes:

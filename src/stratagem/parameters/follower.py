@@ -33,12 +33,12 @@ class Follower(Lead):
         answer = self._ask(protocol.ARRIVED, fields).fields
         if answer[protocol.STATE] == protocol.PENDING:
             return None, answer["waiting"]
-        return Decision.from_fields(answer["decision"]), []
+        return Decision.from_fields(*answer["decision"]), []
 
     def update(self, epoch: str, step: int) -> Decision | None:
         """Ask for the decision that led to a step."""
         answer = self._ask(protocol.DECISION, {"epoch": epoch, "step": step}).fields
-        return Decision.from_fields(answer["decision"]) if answer["decision"] else None
+        return Decision.from_fields(*answer["decision"]) if answer["decision"] else None
 
     def commons(self, epoch: str, step: int, partials: Sequence[Array], combine: Combine) -> Sequence[Array]:
         """Bring this server's share to server 0, which combines them."""

@@ -18,13 +18,13 @@ from functools import partial
 
 from stratagem.errors import RemoteError, RolledBack
 from stratagem.parameters import protocol
-from stratagem.parameters.authority import APPLIED, COUNTED, Decision
+from stratagem.parameters.authority import Decision
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.decider import Decider
 from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
 from stratagem.parameters.rules import Sync
 from stratagem.parameters.store import Key, Lead, Store
-from stratagem.parameters.update_rules import Push
+from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
 from stratagem.runtime.wire import LATER, Fields, Reply, Request
 
 

@@ -252,12 +252,12 @@ class ParameterService:
         )
         if decision is None:
             return Reply({STATE: PENDING, "waiting": waiting})
-        return Reply({STATE: OK, "decision": decision.to_fields()})
+        return Reply({STATE: OK, "decision": decision})
 
     def _decision(self, request: Request) -> Reply:
         """Another server has not heard what an update was made of."""
         decision = self._leader(request).decider.update(request.fields["epoch"], request.fields["step"])
-        return Reply({STATE: OK, "decision": None if decision is None else decision.to_fields()})
+        return Reply({STATE: OK, "decision": decision})
 
     def _partials(self, request: Request) -> Reply:
         leader, fields = self._leader(request), request.fields

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from stratagem.errors import ProtocolError, RolledBack, StrategyError
-from stratagem.parameters.authority import APPLIED, COUNTED, Decision
+from stratagem.parameters.authority import Decision
 from stratagem.parameters.averaging import AveragedUpdate, weighted, weights
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.locks import Changes
-from stratagem.parameters.update_rules import Push
+from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
 from stratagem.parameters.versions import Release, Versions, copies
 from stratagem.runtime.host_views import host_view
 from stratagem.runtime.programs import CompiledProgram

@@ -5,7 +5,7 @@ The authority, which knows who takes part, asks the rule. A rule never sees a pu
 
 from collections.abc import Set
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
 
@@ -28,66 +28,25 @@ class Push(NamedTuple):
     rows: int
 
 
-@dataclass(frozen=True)
-class Apply:
-    """Average these pushes by rows, in this order, and make one update of them."""
-
-    pushes: tuple[Push, ...]
+APPLIED, DROPPED, COUNTED = "applied", "dropped", "counted"
 
 
-@dataclass(frozen=True)
-class Drop:
-    """Forget this push, and tell its worker."""
-
-    push: Push
-    why: str
-
-
-@dataclass(frozen=True)
-class Count:
-    """This push will be part of an update to come; its worker may already compute another for it."""
-
-    push: Push
-
-
-Instruction = Apply | Drop | Count
-
-
-class Machine(Protocol):
-    """One update rule at work.
+class Verdict(NamedTuple):
+    """What is to become of pushes.
 
     Attributes:
-        counts_absent: Whether workers that have not come yet are waited for.
+        kind: Applied: averaged by rows, in this order, they make one update. Dropped: their workers are told why. Counted:
+            they will be part of an update to come, for which their workers may already compute others.
+        pushes: The pushes.
+        why: Why they are dropped.
     """
 
-    counts_absent: bool
-
-    def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
-        """A push has arrived everywhere, while `step` is the global step and `active` are taking part."""
-        ...
-
-    def changed(self, step: int, active: Set[int]) -> list[Instruction]:
-        """Others are taking part now."""
-        ...
-
-    def waits_for(self, worker: int, active: Set[int]) -> list[int]:
-        """For whom a worker whose last push was taken has to wait before it may go on; nobody, as a rule."""
-        ...
-
-    def missing(self, active: Set[int]) -> list[int]:
-        """Those whose pushes the next update waits for."""
-        ...
-
-    def forget(self, worker: int) -> None:
-        """A worker has gone, pauses, or has been started anew."""
-        ...
-
-    def reset(self) -> None:
-        """Back to an earlier step: nothing that was pushed since counts."""
-        ...
+    kind: str
+    pushes: tuple[Push, ...]
+    why: str = ""
 
 
-def machine_of(rule: UpdateRule, workers: int) -> Machine:
+def machine_of(rule: UpdateRule, workers: int) -> "Machine":
     """The machine of a rule, for so many workers."""
     match rule:
         case Async():
@@ -117,30 +76,30 @@ class InStep:
     _waiting: list[Push] = field(default_factory=list)
     _counts: dict[int, int] = field(default_factory=dict)
 
-    def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
+    def complete(self, push: Push, step: int, active: Set[int]) -> list[Verdict]:
         """Take a push of the present step; drop one of an earlier step."""
         if push.base < step:
-            return [Drop(push, f"it was computed on step {push.base}, and the step is {step}")]
+            return [Verdict(DROPPED, (push,), f"it was computed on step {push.base}, and the step is {step}")]
         count = self._counts.get(push.worker, 0)
         if count >= self._quota(active):  # a worker that was started again since
-            return [Drop(push, f"step {step} has a push of this worker already")]
+            return [Verdict(DROPPED, (push,), f"step {step} has a push of this worker already")]
         self._taken.append(push)
         self._counts[push.worker] = count + 1
         self._waiting.append(push)
         return self._ready(active) or self._counted(active)
 
-    def changed(self, step: int, active: Set[int]) -> list[Instruction]:
+    def changed(self, step: int, active: Set[int]) -> list[Verdict]:
         """See whether the update can be made of what is there."""
         return self._ready(active) or self._counted(active)
 
-    def _counted(self, active: Set[int]) -> list[Instruction]:
+    def _counted(self, active: Set[int]) -> list[Verdict]:
         """Count the pushes of waiting workers that have to bring another one for the same update."""
         quota = self._quota(active)
         if quota == 1:
             return []
-        counted = [push for push in self._waiting if self._counts.get(push.worker, 0) < quota]
+        counted = tuple(push for push in self._waiting if self._counts.get(push.worker, 0) < quota)
         self._waiting = [push for push in self._waiting if self._counts.get(push.worker, 0) >= quota]
-        return [Count(push) for push in counted]
+        return [Verdict(COUNTED, counted)] if counted else []
 
     def waits_for(self, worker: int, active: Set[int]) -> list[int]:
         """Nobody: all workers go on with the update."""
@@ -163,7 +122,7 @@ class InStep:
         """How many pushes of one worker an update takes at most."""
         return -(-self.wanted // max(1, len(active))) if self.wanted > self.workers else 1
 
-    def _ready(self, active: Set[int]) -> list[Instruction]:
+    def _ready(self, active: Set[int]) -> list[Verdict]:
         if len(self._taken) < min(self.wanted, len(active)):
             return []
         others = {push.worker for push in self._taken} - active  # gone since, but their pushes count
@@ -175,8 +134,8 @@ class InStep:
         pushes = tuple(sorted(self._taken))
         self.reset()
         if not any(push.rows for push in pushes):
-            return [Drop(push, "no worker had an example for this step") for push in pushes]
-        return [Apply(pushes)]
+            return [Verdict(DROPPED, pushes, "no worker had an example for this step")]
+        return [Verdict(APPLIED, pushes)]
 
 
 @dataclass
@@ -193,14 +152,14 @@ class OnArrival:
     counts_absent: bool = False
     _clocks: dict[int, int] = field(default_factory=dict)
 
-    def complete(self, push: Push, step: int, active: Set[int]) -> list[Instruction]:
+    def complete(self, push: Push, step: int, active: Set[int]) -> list[Verdict]:
         """Make an update of the push."""
         if self.steps is not None:
             self._level(active)
             self._clocks[push.worker] = self._clocks.get(push.worker, self._slowest(active)) + 1
-        return [Apply((push,))]
+        return [Verdict(APPLIED, (push,))]
 
-    def changed(self, step: int, active: Set[int]) -> list[Instruction]:
+    def changed(self, step: int, active: Set[int]) -> list[Verdict]:
         """Level those who are new with the slowest."""
         self._level(active)
         return []
@@ -232,3 +191,7 @@ class OnArrival:
         start = self._slowest(active)
         for worker in active:
             self._clocks.setdefault(worker, start)
+
+
+Machine: TypeAlias = InStep | OnArrival
+"""An update rule at work. All calls are given who takes part; those that return verdicts, the global step, too."""

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from stratagem.errors import KeepError, RemoteError, RolledBack, TaskLost
 from stratagem.parameters import protocol
-from stratagem.parameters.authority import APPLIED, COUNTED, Applied
+from stratagem.parameters.authority import Applied
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.model_core import (
     AskStarts,
@@ -36,7 +36,7 @@ from stratagem.parameters.model_core import (
     WriteSnapshot,
 )
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
-from stratagem.parameters.update_rules import Push
+from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
 
 WORKERS = 3
 RARELY = some.integers(0, 11)

@@ -3,9 +3,9 @@
 import pytest
 
 from stratagem.errors import StrategyError
-from stratagem.parameters.authority import APPLIED, Decision
+from stratagem.parameters.authority import Decision
 from stratagem.parameters.exchanges import Notices
-from stratagem.parameters.update_rules import Push
+from stratagem.parameters.update_rules import APPLIED, Push
 
 WORKERS = ("/job:worker/task:0", "/job:worker/task:1")
 

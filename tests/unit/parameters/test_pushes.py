@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from stratagem.errors import RolledBack, TaskLost
-from stratagem.parameters.authority import APPLIED, Authority, Decision
+from stratagem.parameters.authority import Authority, Decision
 from stratagem.parameters.exchanges import Notices
 from stratagem.parameters.pushes import Pushes
 from stratagem.parameters.rules import Async, Sync, UpdateRule
-from stratagem.parameters.update_rules import Push
+from stratagem.parameters.update_rules import APPLIED, Push
 from stratagem.runtime.wire import LATER, Caller, Reply, Request
 
 WORKERS = ("worker 0", "worker 1", "worker 2")

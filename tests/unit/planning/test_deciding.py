@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stratagem.errors import LaunchError
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
-from stratagem.parameters.update_rules import Apply, Drop, Push, machine_of
+from stratagem.parameters.update_rules import APPLIED, DROPPED, Push, Verdict, machine_of
 from stratagem.planning.deciding import deciding_of
 
 
@@ -45,10 +45,10 @@ def test_they_agree(job: tuple[UpdateRule, int, list[int]]) -> None:
                 assert taken is not None
                 assert not taken
                 go_on: set[int] = set()
-            case [Drop()]:
+            case [Verdict(kind=kind)] if kind == DROPPED:
                 assert taken is None
                 go_on = {worker}
-            case [Apply(applied)]:
+            case [Verdict(kind, applied)] if kind == APPLIED:
                 assert taken is not None
                 assert sorted(taken) == [push.worker for push in applied]
                 step += 1
