@@ -8,9 +8,9 @@ A map, from the outside in:
     planning, partition        a model over servers as every worker plans it: who holds what, what is shipped
     split                      an optimizer's update, cut into one function for each server
     service, pushes            the calls that a server answers; what it does with a push
-    leader, fellows            server 0's shell: carries out what the core decides; how it calls all servers
-    decider, follower          who decides about pushes, as server 0 and as the other servers ask
-    part, store, cutting       one server's part of a model: values and pushes, snapshots on disk
+    leader, follower           server 0's shell, which carries out what the core decides; how other servers ask it
+    part, store                one server's part of a model: its programs, its values and pushes
+    snapshot_writer            its shards of snapshots and checkpoints on disk
     versions                   its values, version by version, for readers near and far
     row_updates                an optimizer's update of the rows of a table
     averaging                  the mean of several pushes and the update that it makes, as one program
@@ -19,5 +19,4 @@ A map, from the outside in:
     snapshot_schedule          the part that decides when snapshots are due, and which may be committed
     exchanges, agreements      the part that keeps what workers show each other; which values they evaluate
     rules, config, protocol    the user's wishes, and the words in which both sides talk
-    locks                      many readers, one writer
 """

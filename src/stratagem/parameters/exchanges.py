@@ -65,8 +65,34 @@ class Gathers:
             self._last, self._current = self._current, Gather("")
 
 
+class Metrics:
+    """The metrics of the newest pushes.
+
+    Args:
+        workers: How many workers push.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._most = _REMEMBERED * workers
+        self._metrics: dict[tuple[int, str, int], dict[str, Reading]] = {}
+
+    def add(self, push: Push, metrics: dict[str, Reading]) -> None:
+        """Record the metrics of a push, of which its worker is told the means over all pushes of the update."""
+        self._metrics[push[:3]] = metrics
+        while len(self._metrics) > self._most:
+            del self._metrics[next(iter(self._metrics))]
+
+    def means(self, decision: Decision) -> dict[str, Reading]:
+        """The means of the metrics over the rows of all pushes of an update; nothing where none were recorded."""
+        if not self._metrics:
+            return {}
+        metrics = [(push.rows, self._metrics.get(push[:3], {})) for push in decision.pushes if push.rows]
+        names = metrics[0][1] if metrics else {}
+        return {name: _mean([(rows, each.get(name, 0.0)) for rows, each in metrics]) for name in names}
+
+
 class Notices:
-    """Metrics of pushes, digests of first batches, and notes of the chief.
+    """Digests of first batches, and notes of the chief.
 
     Args:
         workers: The tasks that train the model.
@@ -78,22 +104,11 @@ class Notices:
     def __init__(self, workers: tuple[str, ...]) -> None:
         self.notes: dict[str, bytes] = {}
         self._workers = workers
-        self._metrics: dict[tuple[int, str, int], dict[str, Reading]] = {}
         self._digests: dict[int, tuple[str, bytes]] = {}
 
-    def add_metrics(self, push: Push, metrics: dict[str, Reading]) -> None:
-        """Record the metrics of a push, of which its worker is told the means over all pushes of the update."""
-        self._metrics[push[:3]] = metrics
-        while len(self._metrics) > _REMEMBERED * len(self._workers):
-            del self._metrics[next(iter(self._metrics))]
-
-    def means(self, decision: Decision) -> dict[str, Reading]:
-        """The means of the metrics over the rows of all pushes of an update; nothing where none were recorded."""
-        if not self._metrics:
-            return {}
-        metrics = [(push.rows, self._metrics.get(push[:3], {})) for push in decision.pushes if push.rows]
-        names = metrics[0][1] if metrics else {}
-        return {name: _mean([(rows, each.get(name, 0.0)) for rows, each in metrics]) for name in names}
+    def note(self, key: str, note: bytes) -> None:
+        """Keep a note of the chief's."""
+        self.notes[key] = note
 
     def check_same(self, worker: int, number: int, digest: bytes) -> None:
         """Raise unless a worker's data begin as those of the first one who told.
@@ -111,12 +126,7 @@ def _mean(readings: Sequence[tuple[int, Reading]]) -> Reading:
     """The mean of numbers, or of lists of numbers, by rows."""
     length = max((len(reading) for _, reading in readings if isinstance(reading, list)), default=None)
     if length is None:
-        return sum(rows * cast(float, reading) for rows, reading in readings) / sum(
-            rows for rows, _ in readings
-        )
-    return [
-        _mean(
-            [(rows, reading[place] if isinstance(reading, list) else reading) for rows, reading in readings]
-        )
-        for place in range(length)
-    ]
+        total = sum(rows for rows, _ in readings)
+        return sum(rows * cast(float, reading) for rows, reading in readings) / total
+    lists = [(rows, each if isinstance(each, list) else [each] * length) for rows, each in readings]
+    return [_mean([(rows, each[place]) for rows, each in lists]) for place in range(length)]

@@ -7,7 +7,7 @@ from stratagem.errors import RemoteError, RolledBack
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import Decision
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.store import Combine, Lead
+from stratagem.parameters.store import Lead
 from stratagem.parameters.update_rules import Push
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.wire import Fields, Response
@@ -40,7 +40,7 @@ class Follower(Lead):
         answer = self._ask(protocol.DECISION, {"epoch": epoch, "step": step}).fields
         return Decision.from_fields(*answer["decision"]) if answer["decision"] else None
 
-    def commons(self, epoch: str, step: int, partials: Sequence[Array], combine: Combine) -> Sequence[Array]:
+    def commons(self, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
         """Bring this server's share to server 0, which combines them."""
         return self._ask(protocol.PARTIALS, {"epoch": epoch, "step": step}, partials).tensors
 

@@ -1,139 +1,209 @@
-"""Server 0's shell around the core of a model: carries out its instructions, on all servers, on disk and in time."""
+"""Server 0's shell around the core of a model: one lock, and what the core asks for on all servers, on disk and in time."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+import jax
+import numpy as np
 
 from stratagem.errors import KeepError, RolledBack, StratagemError
 from stratagem.keep import Cut, Manifest, ShardRecord, TensorEntry
 from stratagem.parameters import model_core, protocol
-from stratagem.parameters.agreements import Label
-from stratagem.parameters.cutting import KEPT_CUTS, shard_name
-from stratagem.parameters.decider import Decider
-from stratagem.parameters.fellows import Fellows
-from stratagem.parameters.model_core import LONG, Conversation, Joining, ModelCore, Restored, WriteSnapshot
+from stratagem.parameters.authority import Decision
+from stratagem.parameters.config import StoreConfig
+from stratagem.parameters.model_core import LONG, Conversation, ModelCore, Restored, WriteSnapshot
 from stratagem.parameters.part import ModelPart
+from stratagem.parameters.rules import BoundedStaleness
+from stratagem.parameters.snapshot_writer import KEPT_SNAPSHOTS, shard_name
+from stratagem.parameters.store import Lead
+from stratagem.parameters.update_rules import Push
+from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.peers import Peers
+from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.wire import Fields
-from stratagem.runtime.wire.failures import first_line
+from stratagem.runtime.wire.arrays import Array
 
 _log = logging.getLogger("stratagem")
 T = TypeVar("T")
 
 
-class Leader:
+class Leader(Lead):
     """Leads the servers of one model.
 
     Args:
-        part: Server 0's own part.
-        decider: The core behind its lock.
+        config: Server 0's part of it.
+        programs: Programs that workers have shipped.
+        device: Where the part lives.
         peers: The other servers.
         start: Which start of this server it is.
+        news: Called when there may be something to do for the thread that looks after the model; returns at once.
 
     Attributes:
-        part: See above.
-        decider: See above.
+        part: Server 0's own part.
+        core: What decides; it is changed under a lock.
+        news: See above.
+        is_alone: Whether no other server has part in updates. Then nobody is woken when a push is decided: whoever
+            makes the update does so afterwards, with `tell`.
     """
 
-    def __init__(self, part: ModelPart, decider: Decider, peers: Peers, start: str) -> None:
-        self.part = part
-        self.decider = decider
+    def __init__(
+        self,
+        config: StoreConfig,
+        programs: ProgramCache,
+        device: jax.Device,
+        peers: Peers,
+        start: str,
+        news: Callable[[], None],
+    ) -> None:
+        self.part = ModelPart(config, programs, device, self)
+        self.core = ModelCore(config, start)
+        self.news = news
+        self.is_alone = len(config.participants) == 1
+        self._config = config
+        self._peers = peers
         self._start = start
-        self._changed = decider.changed
-        self._servers = Fellows(part.config, peers)
+        self._is_bounded = isinstance(config.rule, BoundedStaleness)
+        self._commons: dict[tuple[str, int], Sequence[Array]] = {}
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         # One conversation at a time; and no snapshot is committed while the servers go back, or begin anew.
         self._conversing = threading.Lock()
         self._committing = threading.Lock()
-        count = len(part.config.servers)
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="stratagem-snapshots")
+        count = len(config.servers)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="stratagem-commits")
 
-    # Events.
+    # Pushes.
+
+    def decide(
+        self, epoch: str, push: Push, end: float, is_here: bool, server: int = 0
+    ) -> tuple[Decision | None, list[str]]:
+        """Tell of a push that a server has, and wait for the decision about it until the end."""
+        core = self.core
+        with self._lock:
+            if not is_here:
+                decision = core.decision(epoch, push)
+            else:
+                before = core.authority.decided
+                decision = core.push_arrived(epoch, push, server)
+                if core.authority.snapshots:
+                    self.news()
+                if decision is None:
+                    decision = self._wait(epoch, push, end)
+                elif not self.is_alone and core.authority.decided != before:
+                    self._notify()
+            return decision, [] if decision is not None else core.names(core.authority.missing())
+
+    def _wait(self, epoch: str, push: Push, end: float) -> Decision | None:
+        while (left := end - time.monotonic()) > 0 and self._changed.wait(left):
+            decision = self.core.decision(epoch, push)
+            if decision is not None:
+                return decision
+        return None
+
+    def update(self, epoch: str, step: int) -> Decision | None:
+        """The decision that led to a step."""
+        with self._lock:
+            return self.core.update(epoch, step)
+
+    def commons(self, epoch: str, step: int, partials: Sequence[Array], server: int = 0) -> Sequence[Array]:
+        """Take a server's share, and wait for what all servers have in common; who brings the last share combines them."""
+        with self._lock:
+            shares = self.core.share_arrived(epoch, step, server, [np.array(partial) for partial in partials])
+            if shares is not None:
+                self._commons = {key: self._commons[key] for key in self._commons if key == (epoch, step - 1)}
+                self._commons[epoch, step] = self.part.filled.combined(shares)
+                self._notify()
+            while (epoch, step) not in self._commons:
+                self._changed.wait(protocol.PATIENCE)
+                self.core.check(epoch)
+            return self._commons[epoch, step]
+
+    def broken(self, epoch: str, why: str) -> None:
+        """An update failed on a server: all have to go back."""
+        self.now(lambda core: core.broken(epoch, why))
+
+    def may_go_on(self, epoch: str, worker: int, end: float) -> list[int]:
+        """Wait until a worker may go on; those whom it still has to wait for at the end."""
+        if not self._is_bounded:
+            return []
+        with self._lock:
+            waits_for = self.core.authority.waits_for(worker)
+            if waits_for and self.is_alone:
+                self._notify()  # the others need not wait until this worker is answered
+            while waits_for and self._changed.wait(max(0.0, end - time.monotonic())):
+                self.core.check(epoch)
+                waits_for = self.core.authority.waits_for(worker)
+            return waits_for
+
+    def tell(self) -> None:
+        """Wake those who wait for decisions."""
+        with self._lock:
+            self._changed.notify_all()
+
+    def _notify(self) -> None:
+        self._changed.notify_all()
+        self.news()
+
+    # Other events.
 
     def now(self, event: Callable[[ModelCore], T]) -> T:
         """Let the core have an event that takes no instructions, and tell of the change."""
-        with self._changed:
-            try:
-                return event(self.decider.core)
-            finally:
-                self._changed.notify_all()
+        with self._changing() as core:
+            return event(core)
 
-    def until(self, is_so: Callable[[ModelCore], bool], end: float) -> bool:
-        """Wait until something is so, or the end; whether it is."""
-        with self._changed:
-            while not is_so(self.decider.core):
-                if not self._changed.wait(max(0.0, end - time.monotonic())):
-                    return is_so(self.decider.core)
-            return True
-
-    def join(self, joining: Joining) -> Fields:
-        """A worker wants to take part; what it is to do."""
-        return self._converse(lambda core: core.join(joining))
-
-    def open(self, starts: list[str]) -> None:
-        """The chief has brought values to all servers."""
-        self._converse(lambda core: core.open(starts))
-
-    def assign(self, epoch: str, token: str, servers: list[int], step: int | None) -> Fields:
-        """The chief has prepared values on servers, which are to take effect."""
-        return self._converse(lambda core: core.assign(epoch, token, servers, step))
-
-    def agree(self, epoch: str, label: Label, waits: bool, end: float) -> list[int]:
-        """A worker wants the values that all evaluate to be kept; whom it has to wait for, if not all have come."""
-        if waits and not self.until(lambda core: not core.awaited(epoch, label), end):
-            return self.now(lambda core: core.awaited(epoch, label))
-        self._converse(lambda core: core.agree(epoch, label))
-        return []
-
-    def tick(self, now: float, silent: list[int]) -> list[int]:
-        """Time has passed, and these workers are silent; those that are given up."""
-        with self._changed:
-            core = self.decider.core
-            state = core.state
-            given_up = core.tick(now, silent)
-            if given_up or core.state is not state:
-                self._changed.notify_all()
-        self.decider.log()
-        return given_up
-
-    def write_snapshots(self) -> None:
-        """Have the snapshots finished that have been decided."""
-        with self._changed.lock:
-            orders = self.decider.core.snapshots_to_write()
-        for order in orders:
-            self._threads.submit(self._write, order)
-
-    # Instructions.
-
-    def _converse(self, begin: Callable[[ModelCore], Conversation[T]]) -> T:
+    def converse(self, begin: Callable[[ModelCore], Conversation[T]]) -> T:
         """Carry out what the core asks for, until it has the answer. The lock is held only while the core decides."""
         with self._conversing:
-            conversation = begin(self.decider.core)
+            conversation = begin(self.core)
             result: Any = None
             problem: Exception | None = None
             while True:
-                try:
-                    with self._changed:
+                with self._changing():
+                    try:
                         instruction = (
                             conversation.send(result) if problem is None else conversation.throw(problem)
                         )
-                except StopIteration as end:
-                    return end.value  # type: ignore[no-any-return]
-                finally:
-                    with self._changed:
-                        self._changed.notify_all()
-                    self.decider.log()
+                    except StopIteration as end:
+                        return end.value  # type: ignore[no-any-return]
                 try:
                     result, problem = self._carry_out(instruction), None
                 except Exception as error:  # noqa: BLE001  the core's to judge
                     problem = error
 
+    def until(self, is_so: Callable[[ModelCore], bool], end: float) -> bool:
+        """Wait until something is so, or the end; whether it is."""
+        with self._lock:
+            return self._changed.wait_for(lambda: is_so(self.core), max(0.0, end - time.monotonic()))
+
+    @contextmanager
+    def _changing(self) -> Iterator[ModelCore]:
+        """Hold the lock; then tell of the change, and log what the core has to say."""
+        try:
+            with self._lock:
+                yield self.core
+        finally:
+            with self._lock:
+                self._notify()
+                lines, self.core.log_lines = self.core.log_lines, []
+            for level, text in lines:
+                _log.log(level, "%s", text)
+
+    def close(self) -> None:
+        """Decide nothing more, and end its threads."""
+        self.now(ModelCore.stop)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # Instructions.
+
     def _carry_out(self, instruction: model_core.Instruction) -> Any:
         match instruction:
             case model_core.AskStarts():
-                return [self._start, *self._servers.incarnations()]
+                return [self._start, *map(self._start_of, self._config.servers[1:])]
             case model_core.CallServers(call, fields, seconds):
                 return self._call_all(call, fields, seconds)
             case model_core.RestoreNewest():
@@ -142,39 +212,50 @@ class Leader:
             case model_core.RemoveSnapshots(first):
                 with self._committing:
                     self._remove(first)
-            case WriteSnapshot():
-                self._call_all(protocol.CUT, self._for_all({"step": instruction.step, "now": True}), LONG)
+            case WriteSnapshot(step=step):
+                self._call_all(protocol.SNAPSHOT, self._for_each(step=step, now=True), LONG)
                 problem = self._write(instruction)
                 if problem is not None:
                     raise problem
         return None
 
-    def _for_all(self, fields: Fields) -> dict[int, Fields]:
-        return dict.fromkeys(range(len(self.part.config.servers)), fields)
+    def _start_of(self, task: str) -> str:
+        """Which start of another server it is that answers now."""
+        self._peers[task].call("ping", timeout=protocol.CALL_SECONDS, wait=False)
+        return str(self._peers[task].info["incarnation"])
 
-    def _call_all(self, call: str, fields: Mapping[int, Fields], seconds: float) -> dict[int, Fields]:
-        """Call servers at once; what each of them answers."""
-        answers = self._servers.everywhere(
-            lambda server: self._call(server, call, fields[server], seconds) if server in fields else {}
-        )
-        return dict(enumerate(answers))
+    def _for_each(self, **fields: Any) -> dict[int, Fields]:
+        return dict.fromkeys(range(len(self._config.servers)), fields)
+
+    def _call_all(self, call: str, fields: Mapping[int, Fields], seconds: float) -> list[Fields]:
+        """Call servers at once, each with its fields; what they answer."""
+        return fan_out(lambda server: self._call(server, call, fields[server], seconds), list(fields))
 
     def _call(self, server: int, call: str, fields: Fields, seconds: float) -> Fields:
+        """Call a server about the model; one that is not there is not waited for, and number 0 is this one."""
         if server == 0:
             return self.part.obey(call, fields, seconds)
-        answer = self._servers.call(server, call, fields, seconds=seconds)
+        peer = self._peers[self._config.servers[server]]
+        answer = peer.call(call, {"model": self._config.name, **fields}, timeout=seconds, wait=False).fields
         if answer.get(protocol.STATE) == protocol.ROLLED_BACK:
             raise RolledBack(str(answer["why"]))
         return answer
 
     # Snapshots.
 
+    def write_snapshots(self) -> None:
+        """Have the snapshots finished that have been decided."""
+        with self._lock:
+            orders = self.core.snapshots_to_write()
+        for order in orders:
+            self._threads.submit(self._write, order)
+
     def _write(self, order: WriteSnapshot) -> Exception | None:
         """Commit a snapshot when all servers have written it; what went wrong, which the log says, too."""
-        step, config, cuts = order.step, self.part.config, self.part.kept
+        step, config, snapshots = order.step, self._config, self.part.writer.snapshots
         problem: Exception | None = None
         try:
-            records = self._servers.everywhere(lambda server: self._record(server, order))
+            records = fan_out(lambda server: self._record(server, order), range(len(config.servers)))
             tensors = {
                 name: TensorEntry.joined([(records[server], key) for server, key in pieces])
                 for name, pieces in config.tensors
@@ -183,72 +264,61 @@ class Leader:
             with self._committing:
                 if not self.now(lambda core: core.schedule.may_commit(order.history)):
                     raise RolledBack("the servers have gone on from another step since")
-                cuts.commit(Manifest(step, records, tensors, {"applied": applied, "model": config.name}))
-            _log.info("model %s: a cut of step %d is in %s", config.name, step, cuts.root)
+                snapshots.commit(Manifest(step, records, tensors, {"applied": applied, "model": config.name}))
+            _log.info("model %s: a cut of step %d is in %s", config.name, step, snapshots.root)
         except Exception as error:  # noqa: BLE001  training goes on without it, unless it is needed
             _log.warning("model %s: there is no cut of step %d: %s", config.name, step, error)
             problem = error
         self.now(lambda core: core.schedule.finished(step, order.history, time.monotonic(), problem is None))
         if problem is None:
-            self._prune()
+            try:
+                self._forget_elsewhere(snapshots.prune(KEPT_SNAPSHOTS))
+            except StratagemError as error:
+                _log.warning("model %s: old cuts could not be removed: %s", config.name, error)
         return problem
 
     def _record(self, server: int, order: WriteSnapshot) -> ShardRecord:
         fields = {"step": order.step, "now": False}
-        if order.is_copied and server not in self.part.config.participants:  # it hears of no update
-            self._call(server, protocol.CUT, {**fields, "now": True}, LONG)
-        return ShardRecord.from_dict(self._call(server, protocol.CUT, fields, LONG)["record"])
+        if order.is_copied and server not in self._config.participants:  # it hears of no update
+            self._call(server, protocol.SNAPSHOT, {**fields, "now": True}, LONG)
+        return ShardRecord.from_dict(self._call(server, protocol.SNAPSHOT, fields, LONG)["record"])
 
     def _restore(self) -> Restored | None:
-        cuts = self.part.cuts
-        if cuts is None or cuts.latest() is None:
+        if self._config.snapshot_dir is None:
             return None
+        snapshots = self.part.writer.snapshots
         reached = 0
 
-        def restore(cut: Cut) -> None:
+        def restore(snapshot: Cut) -> None:
             nonlocal reached
-            step = cut.manifest.step
-            problems: list[KeepError] = []  # all servers are to try before one is looked at
+            manifest = snapshot.manifest
+            fields = {
+                server: {"step": manifest.step, "record": manifest.record(shard_name(server)).to_dict()}
+                for server in range(len(self._config.servers))
+            }
+            answers = self._call_all(protocol.RESTORE, fields, protocol.CALL_SECONDS)
+            reached = max(reached, *(answer["reached"] for answer in answers))
+            for answer in answers:
+                if answer["problem"]:
+                    raise KeepError(answer["problem"])
 
-            def on(server: int) -> int:
-                fields = {"step": step, "record": cut.manifest.record(shard_name(server)).to_dict()}
-                try:
-                    return int(self._call(server, protocol.RESTORE, fields, protocol.CALL_SECONDS)["reached"])
-                except KeepError as error:
-                    problems.append(KeepError(first_line(error)))
-                    return 0
-
-            reached = max(reached, *self._servers.everywhere(on))
-            for problem in problems:
-                raise problem
-
-        cut = cuts.newest_readable(restore)
-        if cut is None:
+        snapshot = snapshots.newest_readable(restore)
+        if snapshot is None:
             return None
-        cuts.rewind(cut.manifest.step)
-        applied = {int(worker): tuple(push) for worker, push in cut.manifest.meta["applied"].items()}
-        return Restored(cut.manifest.step, applied, reached)
+        step = snapshot.manifest.step
+        snapshots.rewind(step)
+        applied = {int(worker): tuple(push) for worker, push in snapshot.manifest.meta["applied"].items()}
+        return Restored(step, applied, reached)
 
     def _remove(self, first: int) -> None:
-        cuts = self.part.cuts
-        if cuts is not None:
-            later = [step for step in cuts.steps() if step >= first]
+        if self._config.snapshot_dir is not None:
+            snapshots = self.part.writer.snapshots
+            later = [step for step in snapshots.steps() if step >= first]
             for step in later:
-                cuts.remove(step)
+                snapshots.remove(step)
             self._forget_elsewhere(later)
-
-    def _prune(self) -> None:
-        try:
-            self._forget_elsewhere(self.part.kept.prune(KEPT_CUTS))
-        except StratagemError as error:
-            _log.warning("model %s: old cuts could not be removed: %s", self.part.config.name, error)
 
     def _forget_elsewhere(self, steps: list[int]) -> None:
         """Remove snapshots from the other servers' disks, which may be their own."""
-        for server in range(1, len(self.part.config.servers)):
+        for server in range(1, len(self._config.servers)):
             self._call(server, protocol.FORGET, {"steps": steps}, protocol.CALL_SECONDS)
-
-    def close(self) -> None:
-        """Decide nothing more, and end its threads."""
-        self.now(ModelCore.stop)
-        self._threads.shutdown(wait=False, cancel_futures=True)

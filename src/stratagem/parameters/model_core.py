@@ -176,7 +176,7 @@ class ModelCore:
         authority: Who takes part, and which pushes make which update.
         schedule: When snapshots are due, and which may be committed.
         gathers: Arrays that workers show each other.
-        notices: Metrics, digests and notes that workers leave for each other.
+        notices: Digests and notes that workers leave for each other.
         agreements: Which values all workers evaluate.
         last_loss: What the last going back to a snapshot cost.
         log_lines: Level and text of what is to be logged.

@@ -10,11 +10,10 @@ from stratagem.keep import Cuts, ShardRecord, read_shard
 from stratagem.parameters import protocol
 from stratagem.parameters.agreements import Label, beside, standing_for
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.cutting import CutWriter
-from stratagem.parameters.rules import Sync
+from stratagem.parameters.snapshot_writer import SnapshotWriter
 from stratagem.parameters.store import Lead, Store
 from stratagem.runtime.memory import physical_memory
-from stratagem.runtime.programs import CompiledProgram, ProgramCache
+from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.programs.verification import content_hash
 from stratagem.runtime.wire import Fields
@@ -32,7 +31,6 @@ class ModelPart:
 
     Attributes:
         store: Its values; `None` until the programs are here.
-        cuts: Its snapshots on disk, if there are to be any.
     """
 
     def __init__(self, config: StoreConfig, programs: ProgramCache, device: jax.Device, lead: Lead) -> None:
@@ -43,11 +41,12 @@ class ModelPart:
             )
         self.config = config
         self.store: Store | None = None
-        self.cuts = None if config.snapshot_dir is None else Cuts(f"{config.snapshot_dir}/{config.name}")
-        self._writer = None if self.cuts is None else CutWriter(config, self.cuts)
         self._lead = lead
-        self._keepers: dict[str, CutWriter] = {}
-        self._marked: dict[Label, tuple[str | None, list[Array]]] = {}
+        self._snapshot_root = f"{config.snapshot_dir}/{config.name}"
+        self._writers: dict[str, SnapshotWriter] = {}
+        if config.snapshot_dir is not None:
+            self._writers[self._snapshot_root] = SnapshotWriter(config, self._snapshot_root)
+        self._marked: dict[Label, list[Array]] = {}
         self._programs = programs
         self._device = device
 
@@ -59,29 +58,24 @@ class ModelPart:
             return []
         config = self.config
         hashes = (config.update, config.partials, config.combine)
-        programs = update, partials, combine = [self._find(hash_) if hash_ else None for hash_ in hashes]
+        programs = update, partials, combine = [
+            self._programs.find(hash_, self._donated(hash_), self._device) if hash_ else None
+            for hash_ in hashes
+        ]
         missing = [
             hash_ for hash_, program in zip(hashes, programs, strict=True) if hash_ and program is None
         ]
         if not missing:
-            # Asynchronous pushes bring their commons with them: each is an update by itself.
-            averages = isinstance(config.rule, Sync)
-            snapshot = None if self._writer is None else self._writer.write
-            self.store = Store(
-                config, update, partials, combine, averages, self._device, self._lead, snapshot
-            )
+            snapshot = None if config.snapshot_dir is None else self.writer.write
+            self.store = Store(config, update, partials, combine, self._device, self._lead, snapshot)
         return missing
 
     def ship(self, artifact: bytes) -> None:
         """Take a program in, and compile it."""
-        self._programs.load(artifact, self._donated(artifact), self._device)
+        self._programs.load(artifact, self._donated(content_hash(artifact)), self._device)
 
-    def _find(self, hash_: str) -> CompiledProgram | None:
-        donate = range(len(self.config.held)) if hash_ == self.config.update else ()
-        return self._programs.find(hash_, tuple(donate), self._device)
-
-    def _donated(self, artifact: bytes) -> tuple[int, ...]:
-        return tuple(range(len(self.config.held))) if content_hash(artifact) == self.config.update else ()
+    def _donated(self, hash_: str) -> tuple[int, ...]:
+        return tuple(range(len(self.config.held))) if hash_ == self.config.update else ()
 
     @property
     def has_values(self) -> bool:
@@ -116,48 +110,50 @@ class ModelPart:
         """Carry out a call of server 0, within so many seconds if it waits for a disk; what to answer."""
         match call:
             case protocol.BEGIN:
+                self._marked = {}
                 self.filled.begin(fields["epoch"])
             case protocol.RESTORE:
-                reached = self.filled.version
-                self._restore(fields["step"], ShardRecord.from_dict(fields["record"]))
-                return {"reached": reached}
+                reached, problem = self.filled.version, ""
+                try:
+                    self._restore(fields["step"], ShardRecord.from_dict(fields["record"]))
+                except KeepError as error:
+                    problem = str(error)
+                return {"reached": reached, "problem": problem}
             case protocol.TAKE:
                 self._take(fields["token"], fields["step"], fields["is_anew"])
             case protocol.MARK:
                 self.opened(fields["epoch"])
                 fit, epoch_of_fit = fields["label"]
                 self._mark((fit, epoch_of_fit), fields["step"])
-            case protocol.CUT if fields["now"]:
+            case protocol.SNAPSHOT if fields["now"]:
                 self.writer.write(fields["step"], self._copies(fields["step"]))
-            case protocol.CUT:
+            case protocol.SNAPSHOT:
                 return {"record": self.writer.written(fields["step"], seconds).to_dict()}
             case protocol.FORGET:
                 for step in fields["steps"]:
-                    self.kept.remove(step)
+                    self.writer.snapshots.remove(step)
         return {}
 
     @property
-    def kept(self) -> Cuts:
-        """Its snapshots on disk.
+    def writer(self) -> SnapshotWriter:
+        """Writes the snapshots of this server.
 
         Raises:
             KeepError: There are none.
         """
-        return self.writer.cuts
-
-    @property
-    def writer(self) -> CutWriter:
-        """Writes them."""
-        if self._writer is None:
+        if self._snapshot_root not in self._writers:
             raise KeepError("there is no snapshot_dir, so there are no cuts")
-        return self._writer
+        return self._writers[self._snapshot_root]
 
     def _mark(self, label: Label, step: int) -> None:
         """Keep the parameters of this step for all who ask for them under a label."""
         kept = beside(self._marked, label)
         # Before the new ones are made: three copies at a time would be one too many.
-        self._marked = {each: self._marked[each] for each in kept if each in self._marked and each != label}
-        self._marked[label] = self.filled.epoch, self._copies(step, len(self.config.leaves))
+        marked = {each: self._marked[each] for each in kept if each in self._marked and each != label}
+        self._marked = marked
+        marked[label] = self._copies(
+            step, len(self.config.leaves)
+        )  # for nobody, if the servers go back meanwhile
 
     def marked(self, label: Label) -> tuple[Label, list[Array]]:
         """The label that stands for this one, and the parameters that are kept under it.
@@ -165,11 +161,11 @@ class ModelPart:
         Raises:
             RolledBack: There are none, or the servers have gone back since.
         """
-        marked, present = self._marked, self.filled.epoch
-        known = standing_for([each for each, (epoch, _) in marked.items() if epoch == present], label)
+        marked = self._marked
+        known = standing_for(marked, label)
         if known is None:
             raise RolledBack("no parameters are kept here for all workers to look at")
-        return known, marked[known][1]
+        return known, marked[known]
 
     def _copies(self, step: int, count: int | None = None) -> list[Array]:
         """Copies of all values, or of so many of the first, as they are at a step."""
@@ -190,7 +186,7 @@ class ModelPart:
         Raises:
             KeepError: It cannot be read here, or is of another model.
         """
-        directory = self.kept.path(step)
+        directory = self.writer.snapshots.path(step)
         self.filled.close()
         arrays: Mapping[str, Array] = read_shard(directory, record)
         wanted = {held.name: held.spec for held in self.config.held}
@@ -203,14 +199,13 @@ class ModelPart:
                 f"{directory} is of another model: it lacks {missing[:5]}, has {more[:5]} besides, and {wrong[:5]}; "
                 "give this job a snapshot_dir of its own, or remove that one"
             )
-        if self._writer is not None:
-            self._writer.forget()
+        self.writer.forget()
         self.filled.fill(step, [arrays[held.name] for held in self.config.held])
 
     def _take(self, token: str, step: int, is_anew: bool) -> None:
         """Set values that were prepared; see `Store.take`."""
-        if is_anew and self._writer is not None:
-            self._writer.forget()
+        if is_anew and self.config.snapshot_dir is not None:
+            self.writer.forget()
         # A server that has no part in updates is at no step.
         takes_part = is_anew or self.config.server in self.config.participants
         self.filled.take(token, step if takes_part else 0, is_anew)
@@ -227,12 +222,11 @@ class ModelPart:
         Raises:
             RolledBack: They have gone on.
         """
-        cuts = Cuts(root)
-        if not cuts.path(step).is_dir():
+        if not Cuts(root).path(step).is_dir():
             return False
-        if root not in self._keepers:
-            self._keepers[root] = CutWriter(self.config, cuts)
-        self._keepers[root].write(step, self._copies(step))
+        if root not in self._writers:
+            self._writers[root] = SnapshotWriter(self.config, root)
+        self._writers[root].write(step, self._copies(step))
         return True
 
     def kept_shard(self, root: str, step: int, seconds: float) -> ShardRecord:
@@ -241,12 +235,11 @@ class ModelPart:
         Raises:
             RolledBack: Nobody asked for it, or this server was started again since.
         """
-        if root not in self._keepers:
+        if root not in self._writers:
             raise RolledBack(f"this server was not told to write anything into {root}")
-        return self._keepers[root].written(step, seconds)
+        return self._writers[root].written(step, seconds)
 
     def close(self) -> None:
         """End its threads."""
-        for writer in (self._writer, *self._keepers.values()):
-            if writer is not None:
-                writer.close()
+        for writer in self._writers.values():
+            writer.close()

@@ -35,7 +35,7 @@ ENDED, AGREE, MARK, MARKED = (
 """How workers that are not in step look at the same values: the third comes from server 0."""
 GATHER, SAME, NOTE, NOTED = "parameters.gather", "parameters.same", "parameters.note", "parameters.noted"
 """How workers share small things with each other."""
-ARRIVED, DECISION, PARTIALS, BROKEN, BEGIN, RESTORE, TAKE, CUT, FORGET = (
+ARRIVED, DECISION, PARTIALS, BROKEN, BEGIN, RESTORE, TAKE, SNAPSHOT, FORGET = (
     "parameters.arrived",
     "parameters.decision",
     "parameters.partials",
@@ -43,7 +43,7 @@ ARRIVED, DECISION, PARTIALS, BROKEN, BEGIN, RESTORE, TAKE, CUT, FORGET = (
     "parameters.begin",
     "parameters.restore",
     "parameters.take",
-    "parameters.cut",
+    "parameters.snapshot",
     "parameters.forget",
 )
 """How servers act as one: the first four are for server 0, the others come from it."""

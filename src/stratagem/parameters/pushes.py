@@ -20,7 +20,8 @@ from stratagem.errors import RemoteError, RolledBack
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import Decision
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.decider import Decider
+from stratagem.parameters.exchanges import Metrics
+from stratagem.parameters.leader import Leader
 from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
 from stratagem.parameters.rules import Sync
 from stratagem.parameters.store import Key, Lead, Store
@@ -53,20 +54,17 @@ class Pushes:
     Args:
         config: The server's part of the model.
         lead: Who decides.
-        decider: The same, on server 0; `None` on the others.
-        news: Called when `look` may find something to do.
+        leader: The same, on server 0; `None` on the others.
     """
 
-    def __init__(
-        self, config: StoreConfig, lead: Lead, decider: Decider | None, news: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: StoreConfig, lead: Lead, leader: Leader | None = None) -> None:
         self._lead = lead
-        self._decider = decider
-        self._news = news
+        self._leader = leader
         # Threads that wake one another, and then all want the interpreter, are slow: where one server does all, the
         # thread that makes an update answers everybody who waits for it.
-        self._is_together = decider is not None and decider.is_alone and isinstance(config.rule, Sync)
+        self._is_together = leader is not None and leader.is_alone and isinstance(config.rule, Sync)
         self._waiting: dict[Key, _Asked] = {}
+        self._metrics = Metrics(len(config.workers))
         self._incarnations: dict[int, str] = {}
         self._lock = threading.Lock()
 
@@ -89,8 +87,9 @@ class Pushes:
             asked.is_here = store.has(push)
         else:
             store.stage(push, request.tensors)
-            if self._decider is not None and request.fields["metrics"]:
-                self._decider.add_metrics(push, request.fields["metrics"])
+            if request.fields["metrics"]:  # which server 0 alone is sent
+                with self._lock:
+                    self._metrics.add(push, request.fields["metrics"])
         # Over a network each is sent all of the parameters, which is for threads to do at the same time.
         if not self._is_together or request.peer.is_far:
             return self._reply(asked, asked.end)
@@ -135,7 +134,7 @@ class Pushes:
 
     def _reply(self, asked: _Asked, end: float) -> Reply:
         """What to answer, or `LATER` if nothing is known by then and the caller may be kept waiting."""
-        store, push, decider = asked.store, asked.push, self._decider
+        store, push, leader = asked.store, asked.push, self._leader
         epoch = asked.request.fields["epoch"]
         decision, missing = self._lead.decide(epoch, push, end, asked.is_here)
         if decision is None:
@@ -148,20 +147,20 @@ class Pushes:
         store.settle(push, decision)
         if decision.kind == APPLIED and self._incarnations.get(push.worker) != push.incarnation:
             self._drop_left_over(asked)
-        if decider is not None and asked.request.peer.is_far:
+        if leader is not None and asked.request.peer.is_far:
             self._tell()  # now: to send it all to one who is far takes a while
         fields = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
-        if decider is not None:
-            slower = decider.may_go_on(epoch, push.worker, end)
+        if leader is not None:
+            slower = leader.may_go_on(epoch, push.worker, end)
             if slower:
-                return Reply({STATE: PENDING, "waiting": decider.core.names(slower)})
-            fields["metrics"] = decider.means(decision)
+                return Reply({STATE: PENDING, "waiting": leader.core.names(slower)})
+            fields["metrics"] = self._metrics.means(decision)
         if decision.kind == COUNTED:
             return Reply(fields, after=self._tell)
         fields["update"] = decision.step
-        if decision.kind != APPLIED and decider is not None:
+        if decision.kind != APPLIED and leader is not None:
             # Those whose pushes make that update may all have left it to others to answer.
-            update = decider.update(epoch, decision.step)
+            update = leader.update(epoch, decision.step)
             if update is not None:
                 store.apply(update)
         fields["step"], leaves, release = store.read(decision.step, is_far=asked.request.peer.is_far)
@@ -187,10 +186,10 @@ class Pushes:
         """The answer is sent: what it was read from may change, and others may hear."""
         if release is not None:
             release()
-        if self._decider is not None and self._decider.is_alone:
-            self._decider.tell()
+        if self._leader is not None and self._leader.is_alone:
+            self._leader.tell()
             if self._waiting:
-                self._news()
+                self._leader.news()
 
 
 def _about(push: Push, decision: Decision, fields: Fields) -> Fields:

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +14,6 @@ from stratagem.devices.cores import stay_with
 from stratagem.errors import DeadlineExceeded, RolledBack, TaskReplaced
 from stratagem.parameters import protocol
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.decider import Decider
 from stratagem.parameters.follower import Follower
 from stratagem.parameters.leader import Leader
 from stratagem.parameters.model_core import Joining, ModelCore
@@ -26,7 +24,7 @@ from stratagem.parameters.store import Store
 from stratagem.parameters.update_rules import Push
 from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.server import Server
-from stratagem.runtime.wire import Caller, Fields, Handler, Reply, Request
+from stratagem.runtime.wire import Caller, Handler, Reply, Request
 
 _log = logging.getLogger("stratagem")
 _TICK_SECONDS = 0.5
@@ -87,22 +85,24 @@ class ParameterService:
             protocol.FOUND: self._found,
             protocol.PROGRAM: self._program,
             protocol.FILL: self._fill,
-            protocol.OPEN: self._open,
+            protocol.OPEN: self._event(lambda core, starts: core.open(starts), "starts", via=Leader.converse),
             protocol.JOIN: self._join,
-            protocol.PAUSE: self._event(lambda core, fields: core.authority.pause(fields["worker"])),
+            protocol.PAUSE: self._event(lambda core, worker: core.authority.pause(worker), "worker"),
             protocol.PUSH: self._push,
             protocol.PULL: self._pull,
             protocol.HOLD: self._event(
-                lambda core, fields: core.hold(fields["holder"], time.monotonic()), "step"
+                lambda core, holder: {"step": core.hold(holder, time.monotonic())}, "holder"
             ),
             protocol.READ: self._read,
-            protocol.RELEASE: self._event(lambda core, fields: core.release(fields["holder"])),
+            protocol.RELEASE: self._event(ModelCore.release, "holder"),
             protocol.STAGE: self._stage,
-            protocol.ASSIGN: self._assign,
+            protocol.ASSIGN: self._event(
+                ModelCore.assign, "epoch", "token", "servers", "step", via=Leader.converse
+            ),
             protocol.KEEP: self._keep,
             protocol.KEPT: self._kept,
             protocol.ENDED: self._event(
-                lambda core, fields: core.agreements.end(fields["worker"], fields["fit"])
+                lambda core, worker, fit: core.agreements.end(worker, fit), "worker", "fit"
             ),
             protocol.AGREE: self._agree,
             protocol.MARKED: self._marked,
@@ -110,14 +110,14 @@ class ParameterService:
             protocol.NOTED: self._noted,
             protocol.GATHER: self._gather,
             protocol.SAME: self._event(
-                lambda core, fields: core.notices.check_same(
-                    fields["worker"], fields["number"], fields["digest"]
-                )
+                lambda core, *digest: core.notices.check_same(*digest), "worker", "number", "digest"
             ),
             protocol.ARRIVED: self._arrived,
-            protocol.DECISION: self._decision,
+            protocol.DECISION: self._event(
+                lambda core, *update: {"decision": core.update(*update)}, "epoch", "step"
+            ),
             protocol.PARTIALS: self._partials,
-            protocol.BROKEN: self._broken,
+            protocol.BROKEN: self._event(ModelCore.broken, "epoch", "why"),
             **dict.fromkeys(_OBEYED, self._obey),
         }
 
@@ -128,12 +128,17 @@ class ParameterService:
         for model in self._models.values():
             model.close()
 
-    def _event(self, event: Callable[[ModelCore, Fields], Any], result: str = "") -> Handler:
-        """A handler that lets the core have an event, and answers with the result, if that has a name."""
+    def _event(
+        self,
+        event: Callable[..., Any],
+        *names: str,
+        via: Callable[[Leader, Callable[[ModelCore], Any]], Any] = Leader.now,
+    ) -> Handler:
+        """A handler that lets the core have an event, with the fields of these names, and answers what it returns."""
 
         def handle(request: Request) -> Reply:
-            outcome = self._leader(request).now(lambda core: event(core, request.fields))
-            return Reply({STATE: OK, **({result: outcome} if result else {})})
+            values = [request.fields[name] for name in names]
+            return Reply({STATE: OK, **(via(self._leader(request), lambda core: event(core, *values)) or {})})
 
         return handle
 
@@ -164,19 +169,19 @@ class ParameterService:
         return Reply({"missing": missing, "start": start, "has_values": has_values, "waiting": ""})
 
     def _new_model(self, config: StoreConfig, is_confirmed: bool) -> _Model:
-        server, news = self._server, self._news.set
-        decider = Decider(config, server.incarnation, news) if config.server == 0 else None
-        lead = decider or Follower(config, server.peers)
+        server = self._server
         # Not before: making a server must not start JAX, which a strategy may still have to set up.
-        part = ModelPart(config, server.programs, jax.local_devices()[0], lead)
-        leader = None
-        if decider is not None:
-            leader = Leader(part, decider, server.peers, server.incarnation)
-            for task in config.workers:
-                if server.has_finished(task):  # before this server was started again
-                    decider.core.finished(task)
-            self._start_ticking()
-        return _Model(part, Pushes(config, lead, decider, news), leader, is_confirmed)
+        device = jax.local_devices()[0]
+        if config.server != 0:
+            follower = Follower(config, server.peers)
+            part = ModelPart(config, server.programs, device, follower)
+            return _Model(part, Pushes(config, follower), None, is_confirmed)
+        leader = Leader(config, server.programs, device, server.peers, server.incarnation, self._news.set)
+        for task in config.workers:
+            if server.has_finished(task):  # before this server was started again
+                leader.core.finished(task)
+        self._start_ticking()
+        return _Model(leader.part, Pushes(config, leader, leader), leader, is_confirmed)
 
     def _program(self, request: Request) -> Reply:
         part = self._model(request).part
@@ -187,10 +192,6 @@ class ParameterService:
     def _fill(self, request: Request) -> Reply:
         """The chief brings initial values; they are answered from when the leader says so."""
         self._model(request).part.filled.fill(0, request.tensors)
-        return Reply()
-
-    def _open(self, request: Request) -> Reply:
-        self._leader(request).open(request.fields["starts"])
         return Reply()
 
     def _obey(self, request: Request) -> Reply:
@@ -211,7 +212,8 @@ class ParameterService:
             return Reply({STATE: OVER, "why": f"{task} has {_PAST.get(gone, gone)} in this job"})
         names = ("starts", "had_values", "epoch", "reached")
         about = {name: fields[name] for name in names}
-        return Reply(leader.join(Joining(worker, fields["incarnation"], fields["chief"], **about)))
+        joining = Joining(worker, fields["incarnation"], fields["chief"], **about)
+        return Reply(leader.converse(lambda core: core.join(joining)))
 
     def _gather(self, request: Request) -> Reply:
         leader, fields, array = self._leader(request), request.fields, request.take(0)
@@ -247,31 +249,17 @@ class ParameterService:
         """Another server has its part of a push."""
         fields = request.fields
         end = time.monotonic() + min(fields["seconds"], protocol.PATIENCE)
-        decision, waiting = self._leader(request).decider.decide(
+        decision, waiting = self._leader(request).decide(
             fields["epoch"], Push(*fields["push"]), end, fields["is_here"], fields["server"]
         )
         if decision is None:
             return Reply({STATE: PENDING, "waiting": waiting})
         return Reply({STATE: OK, "decision": decision})
 
-    def _decision(self, request: Request) -> Reply:
-        """Another server has not heard what an update was made of."""
-        decision = self._leader(request).decider.update(request.fields["epoch"], request.fields["step"])
-        return Reply({STATE: OK, "decision": decision})
-
     def _partials(self, request: Request) -> Reply:
         leader, fields = self._leader(request), request.fields
-        combine = leader.part.filled.combined
-        return Reply(
-            {STATE: OK},
-            leader.decider.commons(
-                fields["epoch"], fields["step"], request.tensors, combine, fields["server"]
-            ),
-        )
-
-    def _broken(self, request: Request) -> Reply:
-        self._leader(request).decider.broken(request.fields["epoch"], request.fields["why"])
-        return Reply({STATE: OK})
+        commons = leader.commons(fields["epoch"], fields["step"], request.tensors, fields["server"])
+        return Reply({STATE: OK}, commons)
 
     # Reading.
 
@@ -290,14 +278,17 @@ class ParameterService:
 
     def _agree(self, request: Request) -> Reply:
         """A worker wants to evaluate the values that all evaluate."""
-        leader, fields = self._leader(request), request.fields
-        fit, epoch_of_fit = fields["label"]
-        awaited = leader.agree(fields["epoch"], (fit, epoch_of_fit), fields["waits"], waits_until(request))
-        if not awaited:
-            return Reply({STATE: OK})
-        core = leader.decider.core
-        pushed = sum(core.authority.pushed[worker] for worker in awaited)
-        return Reply({STATE: PENDING, "waiting": core.names(awaited), "pushed": pushed})
+        leader, epoch = self._leader(request), request.fields["epoch"]
+        fit, epoch_of_fit = request.fields["label"]
+        label = (fit, epoch_of_fit)
+        if request.fields["waits"]:
+            leader.until(lambda core: not core.awaited(epoch, label), waits_until(request))
+            awaited = leader.now(lambda core: core.awaited(epoch, label))
+            if awaited:
+                pushed = sum(leader.core.authority.pushed[worker] for worker in awaited)
+                return Reply({STATE: PENDING, "waiting": leader.core.names(awaited), "pushed": pushed})
+        leader.converse(lambda core: core.agree(epoch, label))
+        return Reply({STATE: OK})
 
     def _marked(self, request: Request) -> Reply:
         self._opened(request)
@@ -313,11 +304,6 @@ class ParameterService:
         values = dict(zip(fields["indices"], request.tensors, strict=True))
         self._opened(request).prepare(fields["token"], values)
         return Reply({STATE: OK})
-
-    def _assign(self, request: Request) -> Reply:
-        fields = request.fields
-        names = ("epoch", "token", "servers", "step")
-        return Reply(self._leader(request).assign(*(fields[name] for name in names)))
 
     def _keep(self, request: Request) -> Reply:
         self._opened(request)
@@ -335,13 +321,13 @@ class ParameterService:
 
     def _note(self, request: Request) -> Reply:
         key, note = request.fields["key"], request.take(0).tobytes()
-        self._leader(request).now(lambda core: core.notices.notes.__setitem__(key, note))
+        self._leader(request).now(lambda core: core.notices.note(key, note))
         return Reply({STATE: OK})
 
     def _noted(self, request: Request) -> Reply:
         leader, key = self._leader(request), request.fields["key"]
         is_there = leader.until(lambda core: key in core.notices.notes, waits_until(request))
-        core = leader.decider.core
+        core = leader.core
         fields = {STATE: OK if is_there else PENDING, "step": core.authority.step}
         return Reply(fields, [np.frombuffer(core.notices.notes[key], np.uint8)] if is_there else [])
 
@@ -371,7 +357,7 @@ class ParameterService:
     def _finished(self, task: str) -> None:
         for leader in self._leaders():
             if task in leader.part.config.workers:
-                leader.now(partial(ModelCore.finished, task=task))
+                leader.now(lambda core: core.finished(task))
 
     def _start_ticking(self) -> None:
         if self._ticker is None:
@@ -401,8 +387,8 @@ class ParameterService:
         config = leader.part.config
         silent = self._server.silent_for(config.rejoin_timeout)
         workers = [number for number, task in enumerate(config.workers) if task in silent]
-        for worker in leader.tick(time.monotonic(), workers):
-            rest = "the job goes on without it" if leader.decider.core.expected else "no worker is left"
+        for worker in leader.now(lambda core: core.tick(time.monotonic(), workers)):
+            rest = "the job goes on without it" if leader.core.expected else "no worker is left"
             task = config.workers[worker]
             _log.warning("%s has been silent for %g s and is given up; %s", task, config.rejoin_timeout, rest)
             self._server.give_up(task)
@@ -418,7 +404,7 @@ class ParameterService:
         }
 
 
-_OBEYED = (protocol.BEGIN, protocol.RESTORE, protocol.TAKE, protocol.MARK, protocol.CUT, protocol.FORGET)
+_OBEYED = (protocol.BEGIN, protocol.RESTORE, protocol.TAKE, protocol.MARK, protocol.SNAPSHOT, protocol.FORGET)
 _PAST = {"given up": "been given up"}
 
 

@@ -3,6 +3,7 @@
 Updates are made in the order of the global step. Whoever learns of a decision carries it out, once.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -14,7 +15,7 @@ from stratagem.errors import ProtocolError, RolledBack, StrategyError
 from stratagem.parameters.authority import Decision
 from stratagem.parameters.averaging import AveragedUpdate, weighted, weights
 from stratagem.parameters.config import Held, StoreConfig
-from stratagem.parameters.locks import Changes
+from stratagem.parameters.rules import Sync
 from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
 from stratagem.parameters.versions import Release, Versions, copies
 from stratagem.runtime.host_views import host_view
@@ -23,8 +24,6 @@ from stratagem.runtime.wire.arrays import Array
 
 Key: TypeAlias = tuple[int, str, int]
 _LOOK_EVERY = 1.0
-Combine: TypeAlias = Callable[[Sequence[Array]], list[Array]]
-"""Computes what all servers' gradients have in common, of the shares of all servers."""
 
 
 class Lead(Protocol):
@@ -41,7 +40,7 @@ class Lead(Protocol):
         """The decision that led to a step."""
         ...
 
-    def commons(self, epoch: str, step: int, partials: Sequence[Array], combine: Combine) -> Sequence[Array]:
+    def commons(self, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
         """What the gradients of all servers have in common in a step, once all have given their share."""
         ...
 
@@ -77,8 +76,6 @@ class Store:
         update: The update; `None` if there is nothing to update here.
         partials: Gives this server's share in the commons, if it has one.
         combine: Computes the commons; on server 0.
-        averages: Whether an update is the mean of several pushes, so that its commons are computed here rather
-            than by a worker.
         device: Where the values live.
         lead: Who decides.
         snapshot: Takes copies of all values right after a step, if there are to be snapshots.
@@ -93,7 +90,6 @@ class Store:
         update: CompiledProgram | None,
         partials: CompiledProgram | None,
         combine: CompiledProgram | None,
-        averages: bool,
         device: jax.Device,
         lead: Lead,
         snapshot: Callable[[int, list[Array]], None] | None,
@@ -107,6 +103,8 @@ class Store:
         self._update = update
         self._averaged: AveragedUpdate | None = None
         self._partials = partials
+        # Asynchronous pushes bring their commons with them: each is an update by itself.
+        averages = isinstance(config.rule, Sync)
         self._shares_commons = averages and bool(config.commons)
         # The parameters after an update of several pushes go to several workers.
         self._versions = Versions(len(config.leaves), are_shared=averages)
@@ -114,7 +112,8 @@ class Store:
         self._staged: dict[Key, Staged] = {}
         self._prepared: tuple[str, dict[int, Array]] = ("", {})
         self._under_way: set[int] = set()
-        self._changed = Changes()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
 
     # Values.
 
@@ -126,16 +125,16 @@ class Store:
     def fill(self, version: int, values: Sequence[Array]) -> None:
         """Take values, and forget all that was pushed before; they are answered from when it is told to begin."""
         _check(values, self.config.held, "values")
-        made = copies(values, self._device)
-        with self._versions.replacing(), self._changed.lock:
-            self._versions.publish(version, made)
+        arrays = copies(values, self._device)
+        with self._versions.replacing(), self._lock:
+            self._versions.publish(version, arrays)
             self._forget_pushes()
 
     def prepare(self, token: str, values: Mapping[int, Array]) -> None:
         """Keep new values until `take` of the same token; others that are still waiting are forgotten."""
         held = self.config.held
         _check(list(values.values()), [held[index] for index in values], "values")
-        with self._changed.lock:
+        with self._lock:
             self._prepared = token, {index: np.array(value) for index, value in values.items()}
 
     def take(self, token: str, version: int, is_anew: bool) -> None:
@@ -152,7 +151,7 @@ class Store:
         """
         if not is_anew:
             self.wait_for(version)
-        with self._versions.replacing() as present, self._changed.lock:
+        with self._versions.replacing() as present, self._lock:
             known, values = self._prepared
             if token and token != known:
                 raise RolledBack("values that are to be taken were not prepared on this server")
@@ -165,19 +164,17 @@ class Store:
                 self._forget_pushes()
 
     def _forget_pushes(self) -> None:
-        self.epoch = None
-        self._staged.clear()
+        self.close()
         self._under_way.clear()
-        self._changed.notify_all()
 
     def begin(self, epoch: str) -> None:
         """Answer from now on, with the values that were filled in."""
-        with self._changed.lock:
+        with self._lock:
             self.epoch = epoch
 
     def close(self) -> None:
         """Answer nothing more until it is filled again."""
-        with self._changed.lock:
+        with self._lock:
             self.epoch = None
             self._staged.clear()
             self._changed.notify_all()
@@ -208,7 +205,7 @@ class Store:
         """
         epoch = self.epoch
         while self.version < version:
-            with self._changed.lock:
+            with self._lock:
                 while self.version < version:
                     before = self.version
                     progressed = self._changed.wait(_LOOK_EVERY)
@@ -239,12 +236,12 @@ class Store:
             gradients = tensors[:count]
             if [(gradient.dtype, gradient.shape) for gradient in gradients] != self._wanted:
                 _check(gradients, self.config.leaves, "gradients")
-        with self._changed.lock:
+        with self._lock:
             self._staged.setdefault(push[:3], Staged(push.rows, tensors[:count], tensors[count:]))
 
     def own(self, push: Push) -> None:
         """Its worker is about to be answered although the push is not applied yet."""
-        with self._changed.lock:
+        with self._lock:
             staged = self._staged.get(push[:3])
             if staged is not None:
                 staged.own()
@@ -253,13 +250,13 @@ class Store:
 
     def has(self, push: Push) -> bool:
         """Whether a push waits here."""
-        with self._changed.lock:
+        with self._lock:
             return push[:3] in self._staged
 
     def left_by_earlier_starts(self, push: Push) -> list[Push]:
         """The pushes that wait here and came from earlier starts of a push's worker."""
         worker, incarnation = push[:2]
-        with self._changed.lock:
+        with self._lock:
             return [
                 Push(*key, base=0, rows=0)
                 for key in self._staged
@@ -278,7 +275,7 @@ class Store:
         if decision.kind == APPLIED:
             self.apply(decision)
         if push[:3] in self._staged:  # dropped, or sent again after it was applied
-            with self._changed.lock:
+            with self._lock:
                 self._staged.pop(push[:3], None)
 
     # Updates.
@@ -291,7 +288,7 @@ class Store:
         """
         step, epoch = decision.step, self.epoch
         self.wait_for(step - 1)
-        with self._changed.lock:
+        with self._lock:
             self._check_epoch(epoch)
             is_mine = self.version < step and step not in self._under_way
             if is_mine:
@@ -306,7 +303,7 @@ class Store:
                 self._give_up(f"step {step} is to be made of {missing[0]}, which is not here")
             self._make(step, pushes, decision.snapshot, epoch)
         finally:
-            with self._changed.lock:
+            with self._lock:
                 self._under_way.discard(step)
                 if self.version >= step:
                     for push in decision.pushes:
@@ -329,7 +326,7 @@ class Store:
             pushes = [Staged(sum(push.rows for push in pushes), self._mean(pushes), ())]
             partials = [] if self._partials is None else self._partials(pushes[0].gradients, wait=True)
             share = [np.asarray(partial) for partial in partials]
-            commons = self._lead.commons(epoch or "", step, share, self.combined)
+            commons = self._lead.commons(epoch or "", step, share)
         with self._versions.replacing() as values:
             self._check_epoch(epoch)
             try:

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from stratagem.parameters.locks import SharedLock
 from stratagem.runtime.host_views import HostViews
 from stratagem.runtime.wire import Board, Edition
 from stratagem.runtime.wire.arrays import Array
@@ -56,9 +55,12 @@ class Versions:
         self._leaves = leaves
         self._views = HostViews()
         self._board = Board() if are_shared else None
-        self._lock = SharedLock()
-        self._counting = threading.Lock()
         self._newest = _Version(0, [], [])
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._near = 0
+        self._replacers = 0
+        self._is_replaced = False
 
     @property
     def step(self) -> int:
@@ -73,31 +75,52 @@ class Versions:
             is_far: Whether the reader may take long: one over a network.
 
         Returns:
-            Its step; views, which are good until the function that comes last is called; and that function.
+            Its step; views, which are good until the function that comes last is called, by any thread; and that function.
         """
-        self._lock.acquire_shared()
-        version = self._newest
-        views = self._views.of(version.values) if everything else version.leaves
-        if not is_far:
-            return version.step, views, self._lock.release_shared
-        self._count(version, everything, 1)
-        self._lock.release_shared()
-        return version.step, views, partial(self._count, version, everything, -1)
-
-    def _count(self, version: _Version, everything: bool, more: int) -> None:
-        with self._counting:
-            if everything:
-                version.kept_whole += more
+        with self._lock:
+            while self._replacers:  # who makes the next version goes before readers that come later
+                self._changed.wait()
+            version = self._newest
+            if not is_far:
+                self._near += 1
+            elif everything:
+                version.kept_whole += 1
             else:
-                version.kept += more
+                version.kept += 1
+        views = self._views.of(version.values) if everything else version.leaves
+        release = partial(self._release_far, version, everything) if is_far else self._release_near
+        return version.step, views, release
+
+    def _release_near(self) -> None:
+        with self._lock:
+            self._near -= 1
+            if not self._near:
+                self._changed.notify_all()
+
+    def _release_far(self, version: _Version, everything: bool) -> None:
+        with self._lock:
+            if everything:
+                version.kept_whole -= 1
+            else:
+                version.kept -= 1
 
     @contextmanager
     def replacing(self) -> Iterator[list[jax.Array]]:
         """Keep readers away while the next version is made; the newest values, whose memory may be reused."""
         with self._lock:
+            self._replacers += 1
+            while self._is_replaced or self._near:
+                self._changed.wait()
+            self._is_replaced = True
+        try:
             newest = self._newest
             count = len(newest.values) if newest.kept_whole else self._leaves if newest.kept else 0
             yield [*copies(newest.values[:count]), *newest.values[count:]]
+        finally:
+            with self._lock:
+                self._replacers -= 1
+                self._is_replaced = False
+                self._changed.notify_all()
 
     def publish(self, step: int, values: list[jax.Array]) -> None:
         """Let readers have other values from now on; to be called while the former are being replaced."""
@@ -110,6 +133,6 @@ def copies(values: Sequence[Any], device: jax.Device | None = None) -> list[jax.
     if not values:
         return []
     with jax.enable_x64(True):
-        made = [jnp.array(value, device=device, copy=True) for value in values]
-    jax.block_until_ready(made)
-    return made
+        arrays = [jnp.array(value, device=device, copy=True) for value in values]
+    jax.block_until_ready(arrays)
+    return arrays

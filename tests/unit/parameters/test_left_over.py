@@ -10,7 +10,7 @@ from stratagem.parameters.authority import Authority, Decision
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.pushes import Pushes
 from stratagem.parameters.rules import Async, Sync, UpdateRule
-from stratagem.parameters.store import Combine, Lead, Store
+from stratagem.parameters.store import Lead, Store
 from stratagem.parameters.update_rules import Push
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire import Caller, Reply, Request
@@ -44,10 +44,10 @@ class Server(Lead):
             snapshot_secs=600.0,
             rejoin_timeout=30.0,
         )
-        self.store = Store(config, None, None, None, isinstance(rule, Sync), jax.devices()[0], self, None)
+        self.store = Store(config, None, None, None, jax.devices()[0], self, None)
         self.store.fill(0, [GRADIENT])
         self.store.begin("epoch")
-        self._pushes = Pushes(config, self, None, lambda: None)
+        self._pushes = Pushes(config, self)
 
     def push(self, worker: int, incarnation: str, sequence: int = 1, is_everywhere: bool = True) -> Reply:
         """A push comes here and, unless its worker is killed in between, to the other server before."""
@@ -71,7 +71,7 @@ class Server(Lead):
     def update(self, epoch: str, step: int) -> Decision | None:
         return self.authority.made(step)
 
-    def commons(self, epoch: str, step: int, partials: Sequence[Array], combine: Combine) -> Sequence[Array]:
+    def commons(self, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
         raise AssertionError("this model has none")
 
     def broken(self, epoch: str, why: str) -> None:

@@ -1,10 +1,10 @@
-"""The board on which workers leave metrics, notes, and how their data begin."""
+"""What workers leave for each other: metrics, and how their data begin."""
 
 import pytest
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.authority import Decision
-from stratagem.parameters.exchanges import Notices
+from stratagem.parameters.exchanges import Metrics, Notices
 from stratagem.parameters.update_rules import APPLIED, Push
 
 WORKERS = ("/job:worker/task:0", "/job:worker/task:1")
@@ -15,41 +15,41 @@ def push(worker: int, rows: int, sequence: int = 1) -> Push:
 
 
 def test_means_are_weighed_by_rows() -> None:
-    board = Notices(WORKERS)
+    metrics = Metrics(len(WORKERS))
     one, other = push(0, rows=30), push(1, rows=10)
-    board.add_metrics(one, {"loss": 1.0, "accuracy": 0.5})
-    board.add_metrics(other, {"loss": 5.0, "accuracy": 0.1})
-    found = board.means(Decision(APPLIED, 1, (one, other)))
+    metrics.add(one, {"loss": 1.0, "accuracy": 0.5})
+    metrics.add(other, {"loss": 5.0, "accuracy": 0.1})
+    found = metrics.means(Decision(APPLIED, 1, (one, other)))
     assert found == pytest.approx({"loss": 2.0, "accuracy": 0.4})
 
 
 def test_means_of_metrics_that_are_several_numbers() -> None:
-    board = Notices(WORKERS)
+    metrics = Metrics(len(WORKERS))
     one, other = push(0, rows=30), push(1, rows=10)
-    board.add_metrics(one, {"f1": [1.0, 0.0]})
-    board.add_metrics(other, {"f1": [0.0, 2.0]})
-    assert board.means(Decision(APPLIED, 1, (one, other))) == {"f1": [0.75, 0.5]}
+    metrics.add(one, {"f1": [1.0, 0.0]})
+    metrics.add(other, {"f1": [0.0, 2.0]})
+    assert metrics.means(Decision(APPLIED, 1, (one, other))) == {"f1": [0.75, 0.5]}
 
 
 def test_a_push_without_rows_has_no_say() -> None:
-    board = Notices(WORKERS)
+    metrics = Metrics(len(WORKERS))
     one, empty = push(0, rows=3), push(1, rows=0)
-    board.add_metrics(one, {"loss": 1.5})
-    assert board.means(Decision(APPLIED, 1, (one, empty))) == {"loss": 1.5}
-    assert board.means(Decision(APPLIED, 2, (empty,))) == {}
+    metrics.add(one, {"loss": 1.5})
+    assert metrics.means(Decision(APPLIED, 1, (one, empty))) == {"loss": 1.5}
+    assert metrics.means(Decision(APPLIED, 2, (empty,))) == {}
 
 
 def test_where_nobody_tells_metrics_there_are_none() -> None:
-    assert Notices(WORKERS).means(Decision(APPLIED, 1, (push(0, rows=3),))) == {}
+    assert Metrics(len(WORKERS)).means(Decision(APPLIED, 1, (push(0, rows=3),))) == {}
 
 
 def test_only_the_newest_metrics_are_remembered() -> None:
-    board = Notices(WORKERS)
+    metrics = Metrics(len(WORKERS))
     pushes = [push(0, rows=1, sequence=number) for number in range(1000)]
     for each in pushes:
-        board.add_metrics(each, {"loss": float(each.sequence)})
-    assert board.means(Decision(APPLIED, 1, (pushes[-1],))) == {"loss": 999.0}
-    assert board.means(Decision(APPLIED, 1, (pushes[0],))) == {}
+        metrics.add(each, {"loss": float(each.sequence)})
+    assert metrics.means(Decision(APPLIED, 1, (pushes[-1],))) == {"loss": 999.0}
+    assert metrics.means(Decision(APPLIED, 1, (pushes[0],))) == {}
 
 
 def test_data_must_begin_as_those_of_the_first_who_told() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from stratagem.errors import RolledBack, TaskLost
 from stratagem.parameters.authority import Authority, Decision
-from stratagem.parameters.exchanges import Notices
 from stratagem.parameters.pushes import Pushes
 from stratagem.parameters.rules import Async, Sync, UpdateRule
 from stratagem.parameters.update_rules import APPLIED, Push
@@ -26,19 +25,17 @@ class Server:
         for worker in range(len(WORKERS)):
             self.authority.join(worker, "first")
         self.is_alone = True
-        notices = Notices(WORKERS)
-        self.add_metrics, self.means = notices.add_metrics, notices.means
         self.staged: set[tuple[int, str, int]] = set()
         self.owned: list[int] = []
-        self.readers = self.news = self.told = self.version = 0
+        self.readers = self.times_news = self.told = self.version = 0
         self.problem: Exception | None = None
-        config, lead = cast(Any, SimpleNamespace(rule=rule)), cast(Any, self)
-        self.pushes = Pushes(config, lead, lead, self._count_news)
-
-    def _count_news(self) -> None:
-        self.news += 1
+        config, lead = cast(Any, SimpleNamespace(rule=rule, workers=WORKERS)), cast(Any, self)
+        self.pushes = Pushes(config, lead, lead)
 
     # What the leader does.
+
+    def news(self) -> None:
+        self.times_news += 1
 
     def decide(self, epoch: str, push: Push, end: float, is_here: bool) -> tuple[Decision | None, list[str]]:
         if self.problem is not None:
@@ -142,7 +139,7 @@ def test_the_last_push_of_an_update_answers_the_others(server: Server, workers: 
         assert last.after is not None
         last.after()
         assert server.readers == 0
-    assert server.news == 0, "nobody is left who would have to be looked after"
+    assert server.times_news == 0, "nobody is left who would have to be looked after"
 
 
 def test_one_who_has_gone_meanwhile_does_not_keep_the_others_from_their_answers(

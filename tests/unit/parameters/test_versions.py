@@ -2,8 +2,11 @@
 
 import gc
 import threading
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -35,6 +38,21 @@ def update(versions: Versions) -> None:
     with versions.replacing() as values:
         made = jax.block_until_ready(_add(values))
         versions.publish(versions.step + 1, made)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+@contextmanager
+def reading(versions: Versions) -> Iterator[tuple[int, Sequence[Any]]]:
+    step, views, release = versions.read(everything=True, is_far=False)
+    try:
+        yield step, views
+    finally:
+        release()
 
 
 def numbers(views: Sequence[Any]) -> list[set[float]]:
@@ -82,6 +100,69 @@ def test_an_update_waits_for_who_is_near() -> None:
     release()
     updating.join(SECONDS)
     assert versions.step == 1
+
+
+def test_readers_share_and_an_update_waits_for_all_of_them(threads: ThreadPoolExecutor) -> None:
+    versions = begun()
+    _, _, release = versions.read(everything=False, is_far=False)
+    with reading(versions):
+        updating = threads.submit(update, versions)
+        time.sleep(0.02)
+        assert not updating.done()
+    time.sleep(0.02)
+    assert not updating.done()
+    threads.submit(release).result(SECONDS)  # by another thread than took it
+    updating.result(SECONDS)
+
+
+@pytest.mark.parametrize("is_far", [False, True])
+def test_an_update_goes_before_readers_that_come_after_it(threads: ThreadPoolExecutor, is_far: bool) -> None:
+    versions, steps = begun(), list[int]()
+
+    def read() -> None:
+        step, _, release = versions.read(everything=False, is_far=is_far)
+        steps.append(step)
+        release()
+
+    _, _, release = versions.read(everything=False, is_far=False)
+    updating = threads.submit(update, versions)
+    end = time.monotonic() + SECONDS
+    while not versions._replacers:
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.001)
+    readings: list[Future[None]] = [threads.submit(read) for _ in range(3)]
+    time.sleep(0.02)
+    assert steps == []
+    release()
+    for each in (updating, *readings):
+        each.result(SECONDS)
+    assert steps == [1, 1, 1]
+
+
+def test_nobody_reads_what_is_half_written_and_updates_follow_one_another(
+    threads: ThreadPoolExecutor,
+) -> None:
+    versions, ends = begun(), threading.Event()
+
+    def write() -> None:
+        for _ in range(50):
+            update(versions)
+
+    def read() -> int:
+        times = 0
+        while not ends.is_set():
+            with reading(versions) as (step, views):
+                assert numbers([view[::1000] for view in views]) == [{float(step)}] * 2
+            times += 1
+        return times
+
+    readers = [threads.submit(read) for _ in range(3)]
+    writers = [threads.submit(write) for _ in range(3)]
+    for writer in writers:
+        writer.result(SECONDS)
+    ends.set()
+    assert all(reader.result(SECONDS) for reader in readers)
+    assert versions.step == 150
 
 
 def test_without_readers_there_is_one_version_whose_memory_is_used_again() -> None:

@@ -1,10 +1,9 @@
-"""Cuts of one server's part of a model: written by a thread of its own, while training goes on."""
+"""One server's shards of snapshots and checkpoints: written by a thread of its own, while training goes on."""
 
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
 
 from stratagem.errors import DeadlineExceeded
 from stratagem.keep import Cuts, ShardRecord, write_shard
@@ -12,42 +11,34 @@ from stratagem.parameters.config import StoreConfig
 from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.wire.arrays import Array
 
-KEPT_CUTS = 2
-"""How many cuts stay: if the newest cannot be read, the one before it is used."""
+KEPT_SNAPSHOTS = 2
+"""How many snapshots stay: if the newest cannot be read, the one before it is used."""
 
 
 def shard_name(server: int) -> str:
-    """The name of a server's shard in every cut."""
+    """The name of a server's shard in every snapshot."""
     return f"ps-{server}"
 
 
-class _Order(NamedTuple):
-    """Values to write, and who is to be told."""
-
-    step: int
-    values: Sequence[Array]
-    future: "Future[ShardRecord]"
-
-
-class CutWriter:
+class SnapshotWriter:
     """Writes the shards of one server, one after the other.
 
     Args:
         config: The model's part.
-        cuts: Where they go.
+        root: The directory of all snapshots, or of all checkpoints.
 
     Attributes:
-        cuts: See above.
+        snapshots: Those that are there.
     """
 
-    def __init__(self, config: StoreConfig, cuts: Cuts) -> None:
+    def __init__(self, config: StoreConfig, root: str) -> None:
         self._config = config
-        self.cuts = cuts
+        self.snapshots = Cuts(root)
         self._futures: dict[int, Future[ShardRecord]] = {}
         self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._write_all, name="stratagem-cuts", daemon=True)
-        self._thread.start()
+        self._orders: queue.SimpleQueue[tuple[int, Sequence[Array], Future[ShardRecord]] | None]
+        self._orders = queue.SimpleQueue()
+        threading.Thread(target=self._write_all, name="stratagem-snapshots", daemon=True).start()
 
     def write(self, step: int, values: Sequence[Array]) -> None:
         """Take over copies of all values, and write them soon."""
@@ -56,7 +47,7 @@ class CutWriter:
                 del self._futures[step]  # it was ordered before, and is now once more
         future = self._future(step)
         future.set_running_or_notify_cancel()
-        self._waiting.put(_Order(step, values, future))
+        self._orders.put((step, values, future))
 
     def written(self, step: int, seconds: float) -> ShardRecord:
         """The record of a shard, once it is written.
@@ -77,25 +68,24 @@ class CutWriter:
 
     def close(self) -> None:
         """Write no more than what is being written."""
-        self._waiting.put(None)
+        self._orders.put(None)
 
     def _future(self, step: int) -> Future[ShardRecord]:
         with self._lock:
-            for old in sorted(self._futures)[:-KEPT_CUTS]:
+            for old in sorted(self._futures)[:-KEPT_SNAPSHOTS]:
                 del self._futures[old]
             return self._futures.setdefault(step, Future())
 
     def _write_all(self) -> None:
-        while (order := self._waiting.get()) is not None:
+        while (order := self._orders.get()) is not None:
             with DAEMON_WORK:
-                try:
-                    order.future.set_result(self._write(order.step, order.values))
-                except BaseException as error:  # noqa: BLE001  told to whoever waits for it
-                    order.future.set_exception(error)
-                del order
+                self._write(*order)
+            del order  # and with it the copies, before the next one comes
 
-    def _write(self, step: int, values: Sequence[Array]) -> ShardRecord:
-        arrays: Mapping[str, Any] = {
-            held.name: value for held, value in zip(self._config.held, values, strict=True)
-        }
-        return write_shard(self.cuts.directory(step), shard_name(self._config.server), arrays)
+    def _write(self, step: int, values: Sequence[Array], future: Future[ShardRecord]) -> None:
+        names = [held.name for held in self._config.held]
+        try:
+            directory, arrays = self.snapshots.directory(step), dict(zip(names, values, strict=True))
+            future.set_result(write_shard(directory, shard_name(self._config.server), arrays))
+        except BaseException as error:  # noqa: BLE001  told to whoever waits for it
+            future.set_exception(error)
