@@ -11,7 +11,7 @@ from stratagem.runtime.programs import CompiledProgram, TensorSpec
 
 
 class AveragedUpdate:
-    """An update, made of the mean of gradients by rows instead of gradients.
+    """An update of one push as it was shipped, or of several: of the mean of their gradients by rows.
 
     Args:
         update: The update as it was shipped: values, gradients and what follows them in, values out.
@@ -43,6 +43,8 @@ class AveragedUpdate:
         Raises:
             RemoteCallError: It failed while it ran.
         """
+        if len(rows) == 1:
+            return self._update([*values, *gradients[0], *others], wait=True)
         program = self._programs.get(len(rows))
         if program is None:
             program = self._programs[len(rows)] = self._made(len(rows))

@@ -1,4 +1,4 @@
-"""What workers leave with server 0 for each other: arrays to gather, metrics, digests, the chief's notes. Pure."""
+"""What workers leave with server 0 for each other: arrays to gather, and metrics. Pure."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
@@ -89,37 +89,6 @@ class Metrics:
         metrics = [(push.rows, self._metrics.get(push[:3], {})) for push in decision.pushes if push.rows]
         names = metrics[0][1] if metrics else {}
         return {name: _mean([(rows, each.get(name, 0.0)) for rows, each in metrics]) for name in names}
-
-
-class Notices:
-    """Digests of first batches, and notes of the chief.
-
-    Args:
-        workers: The tasks that train the model.
-
-    Attributes:
-        notes: The chief's notes, by their keys.
-    """
-
-    def __init__(self, workers: tuple[str, ...]) -> None:
-        self.notes: dict[str, bytes] = {}
-        self._workers = workers
-        self._digests: dict[int, tuple[str, bytes]] = {}
-
-    def note(self, key: str, note: bytes) -> None:
-        """Keep a note of the chief's."""
-        self.notes[key] = note
-
-    def check_same(self, worker: int, number: int, digest: bytes) -> None:
-        """Raise unless a worker's data begin as those of the first one who told.
-
-        Raises:
-            StrategyError: They differ.
-        """
-        task = self._workers[worker]
-        first, expected = self._digests.setdefault(number, (task, digest))
-        if expected != digest:
-            raise StrategyError(f"the first batch of {task} is not that of {first}")
 
 
 def _mean(readings: Sequence[tuple[int, Reading]]) -> Reading:

@@ -86,29 +86,22 @@ class Leader(Lead):
         core = self.core
         with self._lock:
             if not is_here:
-                decision = core.decision(epoch, push)
+                decision = core.opened(epoch).decision(*push[:3])
             else:
                 before = core.authority.decided
-                decision = core.push_arrived(epoch, push, server)
+                decision = core.opened(epoch).arrived(push, server)
                 if core.authority.snapshots:
                     self.news()
-                if decision is None:
-                    decision = self._wait(epoch, push, end)
+                if decision is None and (left := end - time.monotonic()) > 0:
+                    decision = self._changed.wait_for(lambda: core.opened(epoch).decision(*push[:3]), left)
                 elif not self.is_alone and core.authority.decided != before:
                     self._notify()
             return decision, [] if decision is not None else core.names(core.authority.missing())
 
-    def _wait(self, epoch: str, push: Push, end: float) -> Decision | None:
-        while (left := end - time.monotonic()) > 0 and self._changed.wait(left):
-            decision = self.core.decision(epoch, push)
-            if decision is not None:
-                return decision
-        return None
-
     def update(self, epoch: str, step: int) -> Decision | None:
         """The decision that led to a step."""
         with self._lock:
-            return self.core.update(epoch, step)
+            return self.core.opened(epoch).made(step)
 
     def commons(self, epoch: str, step: int, partials: Sequence[Array], server: int = 0) -> Sequence[Array]:
         """Take a server's share, and wait for what all servers have in common; who brings the last share combines them."""
@@ -120,7 +113,7 @@ class Leader(Lead):
                 self._notify()
             while (epoch, step) not in self._commons:
                 self._changed.wait(protocol.PATIENCE)
-                self.core.check(epoch)
+                self.core.opened(epoch)
             return self._commons[epoch, step]
 
     def broken(self, epoch: str, why: str) -> None:
@@ -136,8 +129,7 @@ class Leader(Lead):
             if waits_for and self.is_alone:
                 self._notify()  # the others need not wait until this worker is answered
             while waits_for and self._changed.wait(max(0.0, end - time.monotonic())):
-                self.core.check(epoch)
-                waits_for = self.core.authority.waits_for(worker)
+                waits_for = self.core.opened(epoch).waits_for(worker)
             return waits_for
 
     def tell(self) -> None:
@@ -212,20 +204,14 @@ class Leader(Lead):
             case model_core.RemoveSnapshots(first):
                 with self._committing:
                     self._remove(first)
-            case WriteSnapshot(step=step):
-                self._call_all(protocol.SNAPSHOT, self._for_each(step=step, now=True), LONG)
-                problem = self._write(instruction)
-                if problem is not None:
-                    raise problem
+            case WriteSnapshot():
+                self._write(instruction)
         return None
 
     def _start_of(self, task: str) -> str:
         """Which start of another server it is that answers now."""
         self._peers[task].call("ping", timeout=protocol.CALL_SECONDS, wait=False)
         return str(self._peers[task].info["incarnation"])
-
-    def _for_each(self, **fields: Any) -> dict[int, Fields]:
-        return dict.fromkeys(range(len(self._config.servers)), fields)
 
     def _call_all(self, call: str, fields: Mapping[int, Fields], seconds: float) -> list[Fields]:
         """Call servers at once, each with its fields; what they answer."""
@@ -250,10 +236,10 @@ class Leader(Lead):
         for order in orders:
             self._threads.submit(self._write, order)
 
-    def _write(self, order: WriteSnapshot) -> Exception | None:
-        """Commit a snapshot when all servers have written it; what went wrong, which the log says, too."""
+    def _write(self, order: WriteSnapshot) -> None:
+        """Commit a snapshot when all servers have written it; the log says what went wrong, too."""
         step, config, snapshots = order.step, self._config, self.part.writer.snapshots
-        problem: Exception | None = None
+        is_written = False
         try:
             records = fan_out(lambda server: self._record(server, order), range(len(config.servers)))
             tensors = {
@@ -266,26 +252,24 @@ class Leader(Lead):
                     raise RolledBack("the servers have gone on from another step since")
                 snapshots.commit(Manifest(step, records, tensors, {"applied": applied, "model": config.name}))
             _log.info("model %s: a cut of step %d is in %s", config.name, step, snapshots.root)
-        except Exception as error:  # noqa: BLE001  training goes on without it, unless it is needed
+            is_written = True
+        except Exception as error:  # training goes on without it, unless it is needed
             _log.warning("model %s: there is no cut of step %d: %s", config.name, step, error)
-            problem = error
-        self.now(lambda core: core.schedule.finished(step, order.history, time.monotonic(), problem is None))
-        if problem is None:
-            try:
-                self._forget_elsewhere(snapshots.prune(KEPT_SNAPSHOTS))
-            except StratagemError as error:
-                _log.warning("model %s: old cuts could not be removed: %s", config.name, error)
-        return problem
+            raise
+        finally:
+            self.now(lambda core: core.schedule.finished(step, order.history, time.monotonic(), is_written))
+        try:
+            self._forget_elsewhere(snapshots.prune(KEPT_SNAPSHOTS))
+        except StratagemError as error:
+            _log.warning("model %s: old cuts could not be removed: %s", config.name, error)
 
     def _record(self, server: int, order: WriteSnapshot) -> ShardRecord:
         fields = {"step": order.step, "now": False}
-        if order.is_copied and server not in self._config.participants:  # it hears of no update
+        if server not in self._config.participants:  # it hears of no update
             self._call(server, protocol.SNAPSHOT, {**fields, "now": True}, LONG)
         return ShardRecord.from_dict(self._call(server, protocol.SNAPSHOT, fields, LONG)["record"])
 
     def _restore(self) -> Restored | None:
-        if self._config.snapshot_dir is None:
-            return None
         snapshots = self.part.writer.snapshots
         reached = 0
 
@@ -311,12 +295,11 @@ class Leader(Lead):
         return Restored(step, applied, reached)
 
     def _remove(self, first: int) -> None:
-        if self._config.snapshot_dir is not None:
-            snapshots = self.part.writer.snapshots
-            later = [step for step in snapshots.steps() if step >= first]
-            for step in later:
-                snapshots.remove(step)
-            self._forget_elsewhere(later)
+        snapshots = self.part.writer.snapshots
+        later = [step for step in snapshots.steps() if step >= first]
+        for step in later:
+            snapshots.remove(step)
+        self._forget_elsewhere(later)
 
     def _forget_elsewhere(self, steps: list[int]) -> None:
         """Remove snapshots from the other servers' disks, which may be their own."""

@@ -27,14 +27,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from stratagem.errors import KeepError, RemoteError, RolledBack
+from stratagem.errors import KeepError, RemoteError, RolledBack, StrategyError
 from stratagem.parameters import protocol
 from stratagem.parameters.agreements import Agreements, Label
-from stratagem.parameters.authority import Applied, Authority, Decision
+from stratagem.parameters.authority import Applied, Authority
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.exchanges import Gathers, Notices
+from stratagem.parameters.exchanges import Gathers
 from stratagem.parameters.snapshot_schedule import SnapshotSchedule
-from stratagem.parameters.update_rules import Push
 from stratagem.runtime.wire import Fields
 from stratagem.runtime.wire.failures import first_line
 
@@ -95,19 +94,17 @@ class RemoveSnapshots:
 
 @dataclass(frozen=True)
 class WriteSnapshot:
-    """Have the values of a step written by every server, and commit the snapshot if `may_commit` says so.
+    """Commit a snapshot once every server has written its values of the step, if `may_commit` says so.
 
     Attributes:
         step: The step.
         applied: The last push of every worker that the values contain.
         history: Which history the values are of.
-        is_copied: Whether the servers copy the values by themselves, right after the update; else they stand still.
     """
 
     step: int
     applied: Applied
     history: int
-    is_copied: bool
 
 
 Instruction: TypeAlias = AskStarts | RestoreNewest | CallServers | RemoveSnapshots | WriteSnapshot
@@ -159,7 +156,7 @@ class Loss:
     reached: int
     step: int
     before: str | None
-    epoch: str
+    epoch: str | None
 
 
 class ModelCore:
@@ -176,7 +173,7 @@ class ModelCore:
         authority: Who takes part, and which pushes make which update.
         schedule: When snapshots are due, and which may be committed.
         gathers: Arrays that workers show each other.
-        notices: Digests and notes that workers leave for each other.
+        notes: The chief's notes to the other workers, by their keys.
         agreements: Which values all workers evaluate.
         last_loss: What the last going back to a snapshot cost.
         log_lines: Level and text of what is to be logged.
@@ -189,7 +186,7 @@ class ModelCore:
         self.authority = Authority(config.rule, len(config.workers), config.participants)
         self.schedule = SnapshotSchedule(None if config.snapshot_dir is None else config.snapshot_secs)
         self.gathers = Gathers()
-        self.notices = Notices(config.workers)
+        self.notes: dict[str, bytes] = {}
         self.agreements = Agreements()
         self.last_loss: Loss | None = None
         self.log_lines: list[tuple[int, str]] = []
@@ -202,6 +199,7 @@ class ModelCore:
         self._why_lost = ""
         self._holders: dict[str, float | None] = {}
         self._shares: dict[int, dict[int, Sequence[Any]]] = defaultdict(dict)
+        self._digests: dict[int, tuple[str, bytes]] = {}
 
     def _go(self, state: State) -> None:
         """Change the state: the one place where that is done."""
@@ -219,39 +217,24 @@ class ModelCore:
         self.state = state
         self.is_open = state in _TRAINING
 
-    def check(self, epoch: str) -> None:
-        """Raise unless a caller knows the present stretch of history.
+    def opened(self, epoch: str) -> Authority:
+        """The authority, for a caller that knows the present stretch of history.
 
         Raises:
             RolledBack: It knows another one, or this one is at its end.
         """
         if epoch != self.epoch or not self.is_open:
             raise RolledBack("the servers have gone back to an earlier step, or are about to")
+        return self.authority
 
     def _say(self, level: int, text: str) -> None:
         self.log_lines.append((level, text))
 
-    # Pushes.
-
-    def push_arrived(self, epoch: str, push: Push, server: int) -> Decision | None:
-        """A server has its part of a push: the decision about it, if there is one."""
-        if epoch != self.epoch or not self.is_open:
-            self.check(epoch)
-        return self.authority.arrived(push, server)
-
-    def decision(self, epoch: str, push: Push) -> Decision | None:
-        """The decision about a push that its server does not have."""
-        self.check(epoch)
-        return self.authority.decision(*push[:3])
-
-    def update(self, epoch: str, step: int) -> Decision | None:
-        """The decision that led to a step."""
-        self.check(epoch)
-        return self.authority.made(step)
+    # Updates.
 
     def share_arrived(self, epoch: str, step: int, server: int, share: Sequence[Any]) -> list[Any] | None:
         """A server has computed its share in the commons of an update: all shares in order, once they are complete."""
-        self.check(epoch)
+        self.opened(epoch)
         shares = self._shares[step]
         shares[server] = share
         if len(shares) < len(self._config.participants):
@@ -273,15 +256,10 @@ class ModelCore:
         workers = range(len(self._config.workers))
         return {worker for worker in workers if not self.authority.member(worker).has_gone}
 
-    def finished(self, task: str) -> None:
-        """A worker has said that it has finished."""
-        self.leave(self._config.workers.index(task), "finished")
-
     def leave(self, worker: int, why: str) -> None:
         """A worker has finished, or was given up."""
-        if not self.authority.member(worker).has_gone:
-            self.authority.leave(worker, why)
-            self.gathers.look(self.expected)
+        self.authority.leave(worker, why)
+        self.gathers.look(self.expected)
 
     def join(self, joining: Joining) -> Conversation[Fields]:
         """A worker wants to take part.
@@ -318,10 +296,12 @@ class ModelCore:
                 return _wait("a server was started again just now")
             if self.is_open:
                 self._go(State.ROLLING_BACK)
-            restored: Restored | None = yield RestoreNewest()
+            restored: Restored | None = (yield RestoreNewest()) if self.schedule.are_made else None
             if restored is None:
                 return self._ask_for_values(joining)
-            yield from self._open(restored.step, restored.applied, starts, joining, restored)
+            before, reached = self.epoch, self._reached
+            yield from self._open(restored.step, restored.applied, starts, is_restored=True)
+            self._count_cost(restored, joining, before, reached)
         except RemoteError as error:
             return _wait(f"a server does not answer: {first_line(error)}")
         return None
@@ -356,8 +336,7 @@ class ModelCore:
         step: int,
         applied: Applied,
         starts: list[str],
-        joining: Joining | None = None,
-        restored: Restored | None = None,
+        is_restored: bool = False,
         fallback: State | None = None,
     ) -> Conversation[None]:
         """Have all servers answer, with the values that they have; write a snapshot of those that come from no snapshot."""
@@ -367,27 +346,28 @@ class ModelCore:
         epoch = f"{self._start}-{self._openings}"
         try:
             yield self._to_all(protocol.BEGIN, {"epoch": epoch})
-            if restored is not None and joining is not None:
-                self._count_cost(restored, joining, epoch)
             self.authority.rewind(step, applied)
             self.agreements.forget()
             self.schedule.rewound(step)
             self.epoch, self._starts = epoch, starts
-            if restored is None and self.schedule.are_made:
-                yield WriteSnapshot(step, applied, self.schedule.history, is_copied=False)
+            if self.schedule.are_made and not is_restored:
+                copy = {"step": step, "now": True}  # as servers do by themselves right after an update
+                yield CallServers(protocol.SNAPSHOT, dict.fromkeys(self._config.participants, copy), LONG)
+                yield WriteSnapshot(step, applied, self.schedule.history)
         except BaseException:
             self._go(fallback)
             raise
         self._reached = 0
         self._go(State.OPEN)
 
-    def _count_cost(self, restored: Restored, joining: Joining, epoch: str) -> None:
+    def _count_cost(self, restored: Restored, joining: Joining, before: str | None, reached: int) -> None:
         """Training goes on from a snapshot: say what that cost, as far as anybody has told."""
         # A server whose values the chief was replacing may be at any step, and a worker may know of an older history.
-        told = max(restored.reached, joining.reached) if self.epoch is None else self._reached
-        reached = max(told, restored.step)
-        self.last_loss = Loss(reached, restored.step, self.epoch, epoch)
-        if self.epoch is None and not joining.had_values and reached == restored.step:
+        if before is None:
+            reached = max(restored.reached, joining.reached)
+        reached = max(reached, restored.step)
+        self.last_loss = Loss(reached, restored.step, before, self.epoch)
+        if before is None and not joining.had_values and reached == restored.step:
             where = f"{self._config.snapshot_dir}/{self._name}"
             self._say(
                 logging.WARNING,
@@ -432,11 +412,22 @@ class ModelCore:
             self._go(State.OPEN)
             self.authority.release()
 
-    # Evaluating the same values.
+    # Reading the same data, and evaluating the same values.
+
+    def check_same(self, worker: int, number: int, digest: bytes) -> None:
+        """Raise unless a worker's data begin as those of the first one who told.
+
+        Raises:
+            StrategyError: They differ.
+        """
+        task = self._config.workers[worker]
+        first, expected = self._digests.setdefault(number, (task, digest))
+        if expected != digest:
+            raise StrategyError(f"the first batch of {task} is not that of {first}")
 
     def awaited(self, epoch: str, label: Label) -> list[int]:
         """The workers that have to come to the end of a fit before its values can be kept."""
-        self.check(epoch)
+        self.opened(epoch)
         return self.agreements.awaited(label, self.expected)
 
     def agree(self, epoch: str, label: Label) -> Conversation[None]:
@@ -445,7 +436,7 @@ class ModelCore:
         Raises:
             RolledBack: The servers have gone back meanwhile, or one could not.
         """
-        self.check(epoch)
+        self.opened(epoch)
         if self.agreements.is_kept(label):
             return
         holder = f"values of {label}"
@@ -475,7 +466,7 @@ class ModelCore:
         Raises:
             RolledBack: The servers have gone back meanwhile, or have to.
         """
-        self.check(epoch)
+        self.opened(epoch)
         holder = f"values {token}"
         try:
             if step is None:
@@ -497,13 +488,13 @@ class ModelCore:
         reached = self.authority.step
         self._go(State.OPENING)
         try:
-            fields = {"token": "", "step": step, "is_anew": True}
-            everyone = range(len(self._config.servers))
-            tokens = {
-                server: {**fields, "token": token} if server in servers else fields for server in everyone
+            fields = {
+                server: {"token": token if server in servers else "", "step": step, "is_anew": True}
+                for server in range(len(self._config.servers))
             }
-            yield CallServers(protocol.TAKE, tokens, LONG)
-            yield RemoveSnapshots(step)
+            yield CallServers(protocol.TAKE, fields, LONG)
+            if self.schedule.are_made:
+                yield RemoveSnapshots(step)
         except BaseException:
             self._go(State.ROLLING_BACK)
             raise
@@ -517,9 +508,7 @@ class ModelCore:
     def snapshots_to_write(self) -> list[WriteSnapshot]:
         """The snapshots that have been decided since this was last asked."""
         decided, self.authority.snapshots = self.authority.snapshots, []
-        return [
-            WriteSnapshot(step, applied, self.schedule.history, is_copied=True) for step, applied in decided
-        ]
+        return [WriteSnapshot(step, applied, self.schedule.history) for step, applied in decided]
 
     def tick(self, now: float, silent: Iterable[int] = ()) -> list[int]:
         """Time has passed.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from stratagem.errors import KeepError, LimitExceeded, RolledBack, StrategyError
+from stratagem.errors import DeadlineExceeded, KeepError, LimitExceeded, RolledBack, StrategyError
 from stratagem.keep import Cuts, ShardRecord, read_shard
 from stratagem.parameters import protocol
 from stratagem.parameters.agreements import Label, beside, standing_for
@@ -58,14 +58,12 @@ class ModelPart:
             return []
         config = self.config
         hashes = (config.update, config.partials, config.combine)
-        programs = update, partials, combine = [
-            self._programs.find(hash_, self._donated(hash_), self._device) if hash_ else None
-            for hash_ in hashes
-        ]
-        missing = [
-            hash_ for hash_, program in zip(hashes, programs, strict=True) if hash_ and program is None
-        ]
+        programs = {
+            hash_: self._programs.find(hash_, self._donated(hash_), self._device) for hash_ in hashes if hash_
+        }
+        missing = [hash_ for hash_, program in programs.items() if program is None]
         if not missing:
+            update, partials, combine = map(programs.get, hashes)
             snapshot = None if config.snapshot_dir is None else self.writer.write
             self.store = Store(config, update, partials, combine, self._device, self._lead, snapshot)
         return missing
@@ -104,10 +102,10 @@ class ModelPart:
             raise RolledBack("this server is not, or no longer, at what the worker knows of")
         return store
 
-    # What server 0 asks of every server.
+    # What server 0, or the chief, asks of every server.
 
     def obey(self, call: str, fields: Fields, seconds: float) -> Fields:
-        """Carry out a call of server 0, within so many seconds if it waits for a disk; what to answer."""
+        """Carry out a call, within so many seconds if it waits for a disk; what to answer."""
         match call:
             case protocol.BEGIN:
                 self._marked = {}
@@ -123,8 +121,7 @@ class ModelPart:
                 self._take(fields["token"], fields["step"], fields["is_anew"])
             case protocol.MARK:
                 self.opened(fields["epoch"])
-                fit, epoch_of_fit = fields["label"]
-                self._mark((fit, epoch_of_fit), fields["step"])
+                self._mark(tuple(fields["label"]), fields["step"])
             case protocol.SNAPSHOT if fields["now"]:
                 self.writer.write(fields["step"], self._copies(fields["step"]))
             case protocol.SNAPSHOT:
@@ -132,6 +129,11 @@ class ModelPart:
             case protocol.FORGET:
                 for step in fields["steps"]:
                     self.writer.snapshots.remove(step)
+            case protocol.KEEP:
+                self.opened(fields["epoch"])
+                return {"is_reached": self._keep(fields["root"], fields["step"])}
+            case protocol.KEPT:
+                return self._kept(fields["root"], fields["step"])
         return {}
 
     @property
@@ -212,7 +214,7 @@ class ModelPart:
 
     # Checkpoints.
 
-    def keep(self, root: str, step: int) -> bool:
+    def _keep(self, root: str, step: int) -> bool:
         """Write the present values into a checkpoint, soon; whether its directory can be reached from here.
 
         Args:
@@ -229,15 +231,18 @@ class ModelPart:
         self._writers[root].write(step, self._copies(step))
         return True
 
-    def kept_shard(self, root: str, step: int, seconds: float) -> ShardRecord:
-        """The record of this server's shard in a checkpoint, once it is written.
+    def _kept(self, root: str, step: int) -> Fields:
+        """The record of this server's shard in a checkpoint, if it is written by now.
 
         Raises:
             RolledBack: Nobody asked for it, or this server was started again since.
         """
         if root not in self._writers:
             raise RolledBack(f"this server was not told to write anything into {root}")
-        return self._writers[root].written(step, seconds)
+        try:
+            return {"record": self._writers[root].written(step, protocol.PATIENCE).to_dict()}
+        except DeadlineExceeded:
+            return {protocol.STATE: protocol.PENDING}
 
     def close(self) -> None:
         """End its threads."""

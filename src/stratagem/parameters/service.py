@@ -5,14 +5,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from stratagem.devices.cores import stay_with
-from stratagem.errors import DeadlineExceeded, RolledBack, TaskReplaced
+from stratagem.errors import RolledBack, TaskReplaced
 from stratagem.parameters import protocol
+from stratagem.parameters.agreements import Label
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.follower import Follower
 from stratagem.parameters.leader import Leader
@@ -28,12 +30,6 @@ from stratagem.runtime.wire import Caller, Handler, Reply, Request
 
 _log = logging.getLogger("stratagem")
 _TICK_SECONDS = 0.5
-
-
-class _Thread(threading.local):
-    """What each thread that answers calls knows of itself."""
-
-    stays_with: int | None = None
 
 
 @dataclass
@@ -72,8 +68,8 @@ class ParameterService:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._news = threading.Event()
-        self._ticker: threading.Thread | None = None
-        self._thread = _Thread()
+        self._ticker = threading.Thread(target=self._tick, name="stratagem-parameters", daemon=True)
+        self._answering = threading.local()
         for name, handler in self._handlers().items():
             server.register(name, _guarded(handler))
         server.describe_also("parameters", self._describe)
@@ -85,7 +81,7 @@ class ParameterService:
             protocol.FOUND: self._found,
             protocol.PROGRAM: self._program,
             protocol.FILL: self._fill,
-            protocol.OPEN: self._event(lambda core, starts: core.open(starts), "starts", via=Leader.converse),
+            protocol.OPEN: self._event(ModelCore.open, "starts", via=Leader.converse),
             protocol.JOIN: self._join,
             protocol.PAUSE: self._event(lambda core, worker: core.authority.pause(worker), "worker"),
             protocol.PUSH: self._push,
@@ -99,8 +95,6 @@ class ParameterService:
             protocol.ASSIGN: self._event(
                 ModelCore.assign, "epoch", "token", "servers", "step", via=Leader.converse
             ),
-            protocol.KEEP: self._keep,
-            protocol.KEPT: self._kept,
             protocol.ENDED: self._event(
                 lambda core, worker, fit: core.agreements.end(worker, fit), "worker", "fit"
             ),
@@ -109,12 +103,10 @@ class ParameterService:
             protocol.NOTE: self._note,
             protocol.NOTED: self._noted,
             protocol.GATHER: self._gather,
-            protocol.SAME: self._event(
-                lambda core, *digest: core.notices.check_same(*digest), "worker", "number", "digest"
-            ),
+            protocol.SAME: self._event(ModelCore.check_same, "worker", "number", "digest"),
             protocol.ARRIVED: self._arrived,
             protocol.DECISION: self._event(
-                lambda core, *update: {"decision": core.update(*update)}, "epoch", "step"
+                lambda core, epoch, step: {"decision": core.opened(epoch).made(step)}, "epoch", "step"
             ),
             protocol.PARTIALS: self._partials,
             protocol.BROKEN: self._event(ModelCore.broken, "epoch", "why"),
@@ -177,10 +169,11 @@ class ParameterService:
             part = ModelPart(config, server.programs, device, follower)
             return _Model(part, Pushes(config, follower), None, is_confirmed)
         leader = Leader(config, server.programs, device, server.peers, server.incarnation, self._news.set)
-        for task in config.workers:
+        for worker, task in enumerate(config.workers):
             if server.has_finished(task):  # before this server was started again
-                leader.core.finished(task)
-        self._start_ticking()
+                leader.core.leave(worker, "finished")
+        if self._ticker.ident is None:
+            self._ticker.start()
         return _Model(leader.part, Pushes(config, leader, leader), leader, is_confirmed)
 
     def _program(self, request: Request) -> Reply:
@@ -195,7 +188,7 @@ class ParameterService:
         return Reply()
 
     def _obey(self, request: Request) -> Reply:
-        """Server 0 asks for something."""
+        """Server 0, or the chief, asks every server for something."""
         part = self._model(request).part
         return Reply({STATE: OK, **part.obey(request.name, request.fields, request.timeout or 0.0)})
 
@@ -210,9 +203,8 @@ class ParameterService:
         if self._server.has_finished(task):
             gone = leader.now(lambda core: core.authority.member(worker).has_gone) or "finished"
             return Reply({STATE: OVER, "why": f"{task} has {_PAST.get(gone, gone)} in this job"})
-        names = ("starts", "had_values", "epoch", "reached")
-        about = {name: fields[name] for name in names}
-        joining = Joining(worker, fields["incarnation"], fields["chief"], **about)
+        names = ("worker", "incarnation", "chief", "starts", "had_values", "epoch", "reached")
+        joining = Joining(*(fields[name] for name in names))
         return Reply(leader.converse(lambda core: core.join(joining)))
 
     def _gather(self, request: Request) -> Reply:
@@ -241,9 +233,9 @@ class ParameterService:
 
     def _stay_with(self, worker: Caller) -> None:
         """Keep this thread to the cores of the worker that waits for it."""
-        if worker.process != self._thread.stays_with and worker.process is not None:
+        if worker.process is not None and worker.process != getattr(self._answering, "process", None):
             stay_with(worker.process)
-            self._thread.stays_with = worker.process
+            self._answering.process = worker.process
 
     def _arrived(self, request: Request) -> Reply:
         """Another server has its part of a push."""
@@ -279,8 +271,7 @@ class ParameterService:
     def _agree(self, request: Request) -> Reply:
         """A worker wants to evaluate the values that all evaluate."""
         leader, epoch = self._leader(request), request.fields["epoch"]
-        fit, epoch_of_fit = request.fields["label"]
-        label = (fit, epoch_of_fit)
+        label: Label = tuple(request.fields["label"])
         if request.fields["waits"]:
             leader.until(lambda core: not core.awaited(epoch, label), waits_until(request))
             awaited = leader.now(lambda core: core.awaited(epoch, label))
@@ -292,8 +283,7 @@ class ParameterService:
 
     def _marked(self, request: Request) -> Reply:
         self._opened(request)
-        fit, epoch_of_fit = request.fields["label"]
-        label, values = self._model(request).part.marked((fit, epoch_of_fit))
+        label, values = self._model(request).part.marked(tuple(request.fields["label"]))
         return Reply({STATE: OK, "label": list(label)}, values)
 
     # What the chief sets, and keeps.
@@ -305,31 +295,17 @@ class ParameterService:
         self._opened(request).prepare(fields["token"], values)
         return Reply({STATE: OK})
 
-    def _keep(self, request: Request) -> Reply:
-        self._opened(request)
-        fields = request.fields
-        is_reached = self._model(request).part.keep(fields["root"], fields["step"])
-        return Reply({STATE: OK, "is_reached": is_reached})
-
-    def _kept(self, request: Request) -> Reply:
-        part, fields = self._model(request).part, request.fields
-        try:
-            record = part.kept_shard(fields["root"], fields["step"], protocol.PATIENCE)
-        except DeadlineExceeded:
-            return Reply({STATE: PENDING})
-        return Reply({STATE: OK, "record": record.to_dict()})
-
     def _note(self, request: Request) -> Reply:
         key, note = request.fields["key"], request.take(0).tobytes()
-        self._leader(request).now(lambda core: core.notices.note(key, note))
+        self._leader(request).now(lambda core: core.notes.update({key: note}))
         return Reply({STATE: OK})
 
     def _noted(self, request: Request) -> Reply:
         leader, key = self._leader(request), request.fields["key"]
-        is_there = leader.until(lambda core: key in core.notices.notes, waits_until(request))
+        is_there = leader.until(lambda core: key in core.notes, waits_until(request))
         core = leader.core
         fields = {STATE: OK if is_there else PENDING, "step": core.authority.step}
-        return Reply(fields, [np.frombuffer(core.notices.notes[key], np.uint8)] if is_there else [])
+        return Reply(fields, [np.frombuffer(core.notes[key], np.uint8)] if is_there else [])
 
     # Finding.
 
@@ -356,13 +332,9 @@ class ParameterService:
 
     def _finished(self, task: str) -> None:
         for leader in self._leaders():
-            if task in leader.part.config.workers:
-                leader.now(lambda core: core.finished(task))
-
-    def _start_ticking(self) -> None:
-        if self._ticker is None:
-            self._ticker = threading.Thread(target=self._tick, name="stratagem-parameters", daemon=True)
-            self._ticker.start()
+            workers = leader.part.config.workers
+            if task in workers:
+                leader.now(partial(ModelCore.leave, worker=workers.index(task), why="finished"))
 
     def _tick(self) -> None:
         following = 0.0
@@ -404,7 +376,16 @@ class ParameterService:
         }
 
 
-_OBEYED = (protocol.BEGIN, protocol.RESTORE, protocol.TAKE, protocol.MARK, protocol.SNAPSHOT, protocol.FORGET)
+_OBEYED = (
+    protocol.BEGIN,
+    protocol.RESTORE,
+    protocol.TAKE,
+    protocol.MARK,
+    protocol.SNAPSHOT,
+    protocol.FORGET,
+    protocol.KEEP,
+    protocol.KEPT,
+)
 _PAST = {"given up": "been given up"}
 
 

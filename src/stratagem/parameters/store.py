@@ -62,11 +62,6 @@ class Staged:
     gradients: Sequence[Array]
     commons: Sequence[Array]
 
-    def own(self) -> None:
-        """Copy what is not ours: the worker is about to get its memory back."""
-        self.gradients = [_owned(array) for array in self.gradients]
-        self.commons = [_owned(array) for array in self.commons]
-
 
 class Store:
     """The values of one model on one server.
@@ -100,8 +95,9 @@ class Store:
         self._snapshot = snapshot
         self.epoch: str | None = None
         self._device = device
-        self._update = update
-        self._averaged: AveragedUpdate | None = None
+        self._update = (
+            None if update is None else AveragedUpdate(update, len(config.held), len(config.leaves))
+        )
         self._partials = partials
         # Asynchronous pushes bring their commons with them: each is an update by itself.
         averages = isinstance(config.rule, Sync)
@@ -204,17 +200,12 @@ class Store:
             RolledBack: The servers have gone back meanwhile.
         """
         epoch = self.epoch
-        while self.version < version:
+        while (before := self.version) < version:
             with self._lock:
-                while self.version < version:
-                    before = self.version
-                    progressed = self._changed.wait(_LOOK_EVERY)
-                    self._check_epoch(epoch)
-                    if not progressed and self.version == before:
-                        break
-                else:
-                    return
-            self._catch_up(epoch)
+                is_changed = self.version != before or self._changed.wait(_LOOK_EVERY)
+                self._check_epoch(epoch)
+            if not is_changed and self.version == before:
+                self._catch_up(epoch)
 
     def _catch_up(self, epoch: str | None) -> None:
         """Make the next update if nobody does: who should have may have lost its connection, or its worker."""
@@ -240,11 +231,12 @@ class Store:
             self._staged.setdefault(push[:3], Staged(push.rows, tensors[:count], tensors[count:]))
 
     def own(self, push: Push) -> None:
-        """Its worker is about to be answered although the push is not applied yet."""
+        """Copy what is not ours of a push that is not applied yet: its worker is about to get its memory back."""
         with self._lock:
             staged = self._staged.get(push[:3])
             if staged is not None:
-                staged.own()
+                staged.gradients = [_owned(array) for array in staged.gradients]
+                staged.commons = [_owned(array) for array in staged.commons]
                 while self._under_way:  # an update may have begun to read what the worker gets back
                     self._changed.wait(_LOOK_EVERY)
 
@@ -330,7 +322,9 @@ class Store:
         with self._versions.replacing() as values:
             self._check_epoch(epoch)
             try:
-                values = self._updated(values, pushes, [*commons, np.int32(step - 1)])
+                if self._update is not None:
+                    rows, gradients = [push.rows for push in pushes], [push.gradients for push in pushes]
+                    values = self._update(values, rows, gradients, [*commons, np.int32(step - 1)])
             except Exception as error:  # noqa: BLE001  the old values may be gone
                 self._give_up(f"the update failed: {error}")
             self._versions.publish(step, values)  # of which `apply` tells
@@ -342,19 +336,6 @@ class Store:
         if self._combine is None:
             raise StrategyError(f"model {self.config.name!r} has nothing to combine here")
         return [np.asarray(array) for array in self._combine(shares, wait=True)]
-
-    def _updated(
-        self, values: list[jax.Array], pushes: Sequence[Staged], others: Sequence[Any]
-    ) -> list[jax.Array]:
-        """The values after an update; those before it are gone."""
-        if self._update is None:
-            return values
-        if len(pushes) == 1:
-            return self._update([*values, *pushes[0].gradients, *others], wait=True)
-        if self._averaged is None:
-            self._averaged = AveragedUpdate(self._update, len(values), len(self.config.leaves))
-        rows, gradients = [push.rows for push in pushes], [push.gradients for push in pushes]
-        return self._averaged(values, rows, gradients, others)
 
     def _mean(self, pushes: Sequence[Staged]) -> Sequence[Array]:
         """The mean of gradients, by rows, in the order of the pushes."""

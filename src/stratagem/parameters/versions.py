@@ -9,6 +9,7 @@ for each reader.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ from stratagem.runtime.wire.arrays import Array
 Release: TypeAlias = Callable[[], None]
 
 
+@dataclass(slots=True, eq=False)
 class _Version:
     """Values that are not changed any more.
 
@@ -33,14 +35,11 @@ class _Version:
         kept_whole: How many keep all values.
     """
 
-    __slots__ = ("kept", "kept_whole", "leaves", "step", "values")
-
-    def __init__(self, step: int, values: list[jax.Array], leaves: Sequence[Array]) -> None:
-        self.step = step
-        self.values = values
-        self.leaves = leaves
-        self.kept = 0
-        self.kept_whole = 0
+    step: int
+    values: list[jax.Array]
+    leaves: Sequence[Array]
+    kept: int = 0
+    kept_whole: int = 0
 
 
 class Versions:

@@ -159,7 +159,7 @@ class World(RuleBasedStateMachine):
         """A server has heard of a decision, and makes all updates up to it."""
         assert server.values is not None
         while server.values.step < step:
-            decision = self.core.update(server.epoch or "", server.values.step + 1)
+            decision = self.core.opened(server.epoch or "").made(server.values.step + 1)
             assert decision is not None
             assert decision.step == server.values.step + 1
             assert server.staged >= set(decision.pushes), "an update is to be made of a push that is not here"
@@ -406,7 +406,7 @@ class World(RuleBasedStateMachine):
         server.staged.add(push)
         if is_lost:
             raise TaskLost("server 0 did not hear of it")
-        decision = self.core.push_arrived(worker.epoch, push, at)
+        decision = self.core.opened(worker.epoch).arrived(push, at)
         self.follow()
         if decision is None:
             return None

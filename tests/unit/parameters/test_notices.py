@@ -4,10 +4,16 @@ import pytest
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.authority import Decision
-from stratagem.parameters.exchanges import Metrics, Notices
+from stratagem.parameters.config import StoreConfig
+from stratagem.parameters.exchanges import Metrics
+from stratagem.parameters.model_core import ModelCore
+from stratagem.parameters.rules import Sync
 from stratagem.parameters.update_rules import APPLIED, Push
 
 WORKERS = ("/job:worker/task:0", "/job:worker/task:1")
+CONFIG = StoreConfig(
+    "model", 0, ("/job:ps/task:0",), WORKERS, (0,), (), (), (), Sync(), "", "", "", None, 1.0, 60.0
+)
 
 
 def push(worker: int, rows: int, sequence: int = 1) -> Push:
@@ -53,11 +59,11 @@ def test_only_the_newest_metrics_are_remembered() -> None:
 
 
 def test_data_must_begin_as_those_of_the_first_who_told() -> None:
-    board = Notices(WORKERS)
-    board.check_same(1, number=0, digest=b"a")
-    board.check_same(0, number=0, digest=b"a")
-    board.check_same(0, number=1, digest=b"b")
+    core = ModelCore(CONFIG, "first")
+    core.check_same(1, number=0, digest=b"a")
+    core.check_same(0, number=0, digest=b"a")
+    core.check_same(0, number=1, digest=b"b")
     with pytest.raises(
         StrategyError, match="first batch of /job:worker/task:1 is not that of /job:worker/task:0"
     ):
-        board.check_same(1, number=1, digest=b"c")
+        core.check_same(1, number=1, digest=b"c")
