@@ -30,7 +30,7 @@ from stratagem.runtime.wire import LATER, Fields, Reply, Request
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _PendingPush:
     """A push, or the question what became of one.
 
     Attributes:
@@ -63,7 +63,7 @@ class Pushes:
         # Threads that wake one another, and then all want the interpreter, are slow: where one server does all, the
         # thread that makes an update answers everybody who waits for it.
         self._is_together = leader is not None and leader.is_alone and isinstance(config.rule, Sync)
-        self._waiting: dict[Key, _Asked] = {}
+        self._waiting: dict[Key, _PendingPush] = {}
         self._metrics = Metrics(len(config.workers))
         self._incarnations: dict[int, str] = {}
         self._lock = threading.Lock()
@@ -82,9 +82,9 @@ class Pushes:
         Raises:
             RolledBack: The servers have gone back to an earlier step.
         """
-        asked = _Asked(request, store, push, waits_until(request))
+        pending = _PendingPush(request, store, push, waits_until(request))
         if request.fields["again"]:
-            asked.is_here = store.has(push)
+            pending.is_here = store.has(push)
         else:
             store.stage(push, request.tensors)
             if request.fields["metrics"]:  # which server 0 alone is sent
@@ -92,62 +92,62 @@ class Pushes:
                     self._metrics.add(push, request.fields["metrics"])
         # Over a network each is sent all of the parameters, which is for threads to do at the same time.
         if not self._is_together or request.peer.is_far:
-            return self._reply(asked, asked.end)
+            return self._reply(pending, pending.end)
         with self._lock:
-            self._waiting[push[:3]] = asked
+            self._waiting[push[:3]] = pending
         try:
-            reply = self._reply(asked, 0.0)
+            reply = self._reply(pending, 0.0)
         except BaseException:
-            self._forget(asked)
+            self._forget(pending)
             raise
         if reply is not LATER:
-            self._forget(asked)
+            self._forget(pending)
         return reply
 
     def look(self) -> None:
         """Answer those who wait and were decided about by other ways than a push, or have waited for long."""
         with self._lock:
             waiting = list(self._waiting.items())
-        for key, asked in waiting:
-            if self._waiting.get(key) is not asked:  # answered with one before it
+        for key, pending in waiting:
+            if self._waiting.get(key) is not pending:  # answered with one before it
                 continue
             reply: Reply | Exception
             try:
-                reply = self._reply(asked, 0.0)
+                reply = self._reply(pending, 0.0)
             except RolledBack as error:
                 reply = rolled_back(error)
             except Exception as error:  # noqa: BLE001  the caller's to know, as if its own handler had raised it
                 reply = error
             if reply is not LATER:
-                self._answer(asked, reply)
+                self._answer(pending, reply)
 
-    def _answer(self, asked: _Asked, reply: Reply | Exception) -> None:
-        self._forget(asked)
+    def _answer(self, pending: _PendingPush, reply: Reply | Exception) -> None:
+        self._forget(pending)
         with suppress(RemoteError):  # the thread of its connection finds that out, too
-            asked.request.respond(reply)
+            pending.request.respond(reply)
 
-    def _forget(self, asked: _Asked) -> None:
-        key = asked.push[:3]
+    def _forget(self, pending: _PendingPush) -> None:
+        key = pending.push[:3]
         with self._lock:
-            if self._waiting.get(key) is asked:  # not asked again meanwhile, over another connection
+            if self._waiting.get(key) is pending:  # not asked again meanwhile, over another connection
                 del self._waiting[key]
 
-    def _reply(self, asked: _Asked, end: float) -> Reply:
+    def _reply(self, pending: _PendingPush, end: float) -> Reply:
         """What to answer, or `LATER` if nothing is known by then and the caller may be kept waiting."""
-        store, push, leader = asked.store, asked.push, self._leader
-        epoch = asked.request.fields["epoch"]
-        decision, missing = self._lead.decide(epoch, push, end, asked.is_here)
+        store, push, leader = pending.store, pending.push, self._leader
+        epoch = pending.request.fields["epoch"]
+        decision, missing = self._lead.decide(epoch, push, end, pending.is_here)
         if decision is None:
-            if not asked.is_here:
+            if not pending.is_here:
                 return Reply({STATE: SEND})
-            if end < asked.end and time.monotonic() < asked.end:
+            if end < pending.end and time.monotonic() < pending.end:
                 return LATER
             store.own(push)
             return Reply({STATE: PENDING, "waiting": missing})
         store.settle(push, decision)
         if decision.kind == APPLIED and self._incarnations.get(push.worker) != push.incarnation:
-            self._drop_left_over(asked)
-        if leader is not None and asked.request.peer.is_far:
+            self._drop_left_over(pending)
+        if leader is not None and pending.request.peer.is_far:
             self._tell()  # now: to send it all to one who is far takes a while
         fields = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
         if leader is not None:
@@ -163,24 +163,24 @@ class Pushes:
             update = leader.update(epoch, decision.step)
             if update is not None:
                 store.apply(update)
-        fields["step"], leaves, release = store.read(decision.step, is_far=asked.request.peer.is_far)
+        fields["step"], leaves, release = store.read(decision.step, is_far=pending.request.peer.is_far)
         if self._waiting:
             for other in decision.pushes:
                 waiting = self._waiting.get(other[:3])
-                if waiting is not None and waiting is not asked:
+                if waiting is not None and waiting is not pending:
                     self._answer(waiting, Reply(_about(other, decision, fields), leaves))
         return Reply(_about(push, decision, fields), leaves, after=partial(self._tell, release))
 
-    def _drop_left_over(self, asked: _Asked) -> None:
+    def _drop_left_over(self, pending: _PendingPush) -> None:
         """Drop what earlier starts of a worker had not pushed to all servers: nobody else asks what became of it.
 
         Only after the first update of the new start: those that were decided on before it have been made here by then.
         """
-        for push in asked.store.left_by_earlier_starts(asked.push):
-            decision, _ = self._lead.decide(asked.request.fields["epoch"], push, 0.0, is_here=False)
+        for push in pending.store.left_by_earlier_starts(pending.push):
+            decision, _ = self._lead.decide(pending.request.fields["epoch"], push, 0.0, is_here=False)
             if decision is not None:
-                asked.store.settle(push, decision)
-        self._incarnations[asked.push.worker] = asked.push.incarnation
+                pending.store.settle(push, decision)
+        self._incarnations[pending.push.worker] = pending.push.incarnation
 
     def _tell(self, release: Callable[[], None] | None = None) -> None:
         """The answer is sent: what it was read from may change, and others may hear."""

@@ -62,8 +62,8 @@ class Sync:
 
     def shares_batches(self, workers: int) -> bool:
         """Whether every update takes one push of every worker, so that each may compute a share of one batch."""
-        told = self.for_workers(workers)
-        return told.replicas_to_aggregate == told.total_num_replicas
+        rule = self.for_workers(workers)
+        return rule.replicas_to_aggregate == rule.total_num_replicas
 
 
 @dataclass(frozen=True)
