@@ -1,7 +1,7 @@
 """What one parameter server has to know of a model: the form of what it holds, and how it is updated."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from stratagem.errors import ProtocolError, StrategyError
@@ -42,10 +42,10 @@ class StoreConfig:
         update: Hash of the program: leaves, slots, gradients, commons, step → leaves, slots.
         partials: Hash of the program: gradients → this server's share in the commons; empty if it has none.
         combine: Hash of the program: all servers' partials, in their order → commons; for server 0 alone.
-        snapshot_dir: Where cuts are kept; none are without it.
-        snapshot_secs: Seconds from cut to cut.
+        snapshot_dir: Where snapshots are kept; none are without it.
+        snapshot_secs: Seconds from snapshot to snapshot.
         rejoin_timeout: Seconds for which a worker, or a server, that is silent may come back.
-        tensors: For server 0: what is where in a cut, as the manifest has it.
+        tensors: For server 0: what is where in a snapshot, as the manifest has it.
     """
 
     name: str
@@ -77,11 +77,9 @@ class StoreConfig:
 
     def to_fields(self) -> Fields:
         """The same in plain values."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
-            **{name: getattr(self, name) for name in _PLAIN},
-            "servers": list(self.servers),
-            "workers": list(self.workers),
-            "participants": list(self.participants),
+            **{name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()},
             "leaves": [_plain(each) for each in self.leaves],
             "slots": [_plain(each) for each in self.slots],
             "commons": [[list(spec.shape), spec.dtype] for spec in self.commons],
@@ -89,23 +87,24 @@ class StoreConfig:
         }
 
     @classmethod
-    def from_fields(cls, fields: Fields) -> "StoreConfig":
+    def from_fields(cls, values: Fields) -> "StoreConfig":
         """The configuration that was told.
 
         Raises:
             ProtocolError: It is none.
         """
         try:
-            kind, values = fields["rule"]
+            kind, options = values["rule"]
+            plain = {each.name: values[each.name] for each in fields(cls)}
             return cls(
-                **{name: fields[name] for name in _PLAIN},
-                servers=tuple(fields["servers"]),
-                workers=tuple(fields["workers"]),
-                participants=tuple(fields["participants"]),
-                leaves=_held(fields["leaves"]),
-                slots=_held(fields["slots"]),
-                commons=tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in fields["commons"]),
-                rule=_RULES[kind](**values),
+                **{
+                    **plain,
+                    **{name: tuple(plain[name]) for name in ("servers", "workers", "participants")},
+                    "leaves": _held(plain["leaves"]),
+                    "slots": _held(plain["slots"]),
+                    "commons": tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in plain["commons"]),
+                    "rule": _RULES[kind](**options),
+                }
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"a model that cannot be read: {error!r:.200}") from error
@@ -127,17 +126,6 @@ class StoreConfig:
 
 
 _DERIVED = ("update", "partials", "combine", "tensors")
-_PLAIN = (
-    "name",
-    "server",
-    "update",
-    "partials",
-    "combine",
-    "snapshot_dir",
-    "snapshot_secs",
-    "rejoin_timeout",
-    "tensors",
-)
 _WORDS = {
     "leaves": "what is trained",
     "slots": "the optimizer's state",
