@@ -44,18 +44,17 @@ def partition(
         [[Piece(leaf=0, start=0, stop=None)], [Piece(leaf=1, start=0, stop=None)]]
     """
     if isinstance(partitioner, PlacementRule):
-        rule: PlacementRule = partitioner
         pieces = [Piece(number) for number in range(len(leaves))]
-        homes = assign(rule, leaves, servers)
+        homes = assign(partitioner, leaves, servers)
     else:
         pieces = []
         for number, leaf in enumerate(leaves):
             pieces += _cut(number, leaf, _shards(partitioner, leaf), whole_because[number])
         homes = assign(RoundRobin(), pieces, servers)
-    held: list[list[Piece]] = [[] for _ in range(servers)]
+    by_server: list[list[Piece]] = [[] for _ in range(servers)]
     for piece, home in zip(pieces, homes, strict=True):
-        held[home].append(piece)
-    return held
+        by_server[home].append(piece)
+    return by_server
 
 
 def _shards(partitioner: ShardRule | Callable[[tuple[int, ...], Any], Any] | None, leaf: Leaf) -> int:
@@ -68,16 +67,16 @@ def _shards(partitioner: ShardRule | Callable[[tuple[int, ...], Any], Any] | Non
             f"partitioner is {partitioner!r}; give sg.RoundRobin(), sg.GreedyLoadBalancing(), sg.FixedShards(n), "
             "sg.MinSizeShards, sg.MaxSizeShards, or a function (shape, dtype) -> number of parts"
         )
-    told = partitioner(leaf.shape, leaf.dtype)
-    numbers = list(told) if isinstance(told, list | tuple) else [told]
+    answer = partitioner(leaf.shape, leaf.dtype)
+    numbers = list(answer) if isinstance(answer, list | tuple) else [answer]
     if not numbers or any(not isinstance(number, int) or number < 1 for number in numbers):
         raise StrategyError(
-            f"the partitioner says {told!r} for {leaf.name} of shape {leaf.shape}; it must give a whole number of parts, "
+            f"the partitioner says {answer!r} for {leaf.name} of shape {leaf.shape}; it must give a whole number of parts, "
             "at least 1, or a list of such, one for each axis"
         )
     if any(number > 1 for number in numbers[1:]):
         raise StrategyError(
-            f"the partitioner says {told!r} for {leaf.name}: variables are cut along their first axis only, so all "
+            f"the partitioner says {answer!r} for {leaf.name}: variables are cut along their first axis only, so all "
             "numbers but the first must be 1"
         )
     return min(numbers[0], max(1, leaf.shape[0])) if leaf.shape else 1

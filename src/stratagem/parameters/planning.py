@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stratagem.devices import log_placement, part_name
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.partition import Leaf, Partitioner, partition
 from stratagem.parameters.rules import Sync, UpdateRule
-from stratagem.parameters.split import Part, Piece, Plan, analyse
+from stratagem.parameters.split import KeptSlot, Part, Piece, Plan, Update, analyse
 from stratagem.runtime.programs import Program, export_program
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire.arrays import Array
@@ -32,8 +32,8 @@ class JobOptions:
         platforms: For each server, the platform that its programs are for.
         rule: How pushes become updates.
         partitioner: Who holds what.
-        snapshot_dir: Where cuts are kept.
-        snapshot_secs: Seconds from cut to cut.
+        snapshot_dir: Where snapshots are kept.
+        snapshot_secs: Seconds from snapshot to snapshot.
         rejoin_timeout: Seconds for which a silent task may come back.
     """
 
@@ -47,6 +47,21 @@ class JobOptions:
     rejoin_timeout: float
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """One array on one server.
+
+    Attributes:
+        tensor: Which leaf or slot it is, or is of: leaves are counted first, then slots.
+        portion: Which rows.
+        held: Its name and form.
+    """
+
+    tensor: int
+    portion: Piece | KeptSlot
+    held: Held
+
+
 class ModelPlan:
     """One model over the servers.
 
@@ -57,6 +72,7 @@ class ModelPlan:
         options: What all models of the job share.
 
     Attributes:
+        parts: For each server, what it holds and how it updates it.
         configs: What each server has to know.
         programs: What they run, by hash.
     """
@@ -67,47 +83,54 @@ class ModelPlan:
         self._num_opt_state = len(state.flat_opt_state)
         self._num_averages = len(state.flat_ema or [])
         self._kinds = tuple(state.kinds)
-        leaves, slots = self._leaves(state), self._slots(state)
-        leaf_names = [f"params/{each}" for each in names]
-        leaf_names += [f"state/{number}" for number in range(len(leaves) - len(names))]
-        self._slot_names = _slot_names(state, names)
+        values = self._values(state)
+        count = len(values) - self._num_opt_state - self._num_averages
+        tensors = [
+            Leaf(each, value.shape, value.dtype)
+            for each, value in zip(_names(state, names, count), values, strict=True)
+        ]
         self.plan: Plan = analyse(
             _whole_update(state, self._num_params, self._num_opt_state),
-            leaves,
-            slots,
-            names=leaf_names,
+            values[:count],
+            values[count:],
+            names=[leaf.name for leaf in tensors[:count]],
             servers=len(options.servers),
         )
-        named = [Leaf(each, leaf.shape, leaf.dtype) for each, leaf in zip(leaf_names, leaves, strict=True)]
-        pieces = partition(named, options.partitioner, len(options.servers), self.plan.whole_because)
-        self.parts: list[Part] = [self.plan.part(held) for held in pieces]
-        self._homes = _homes(self.parts, len(leaves))
-        self._num_leaves = len(leaves)
+        pieces = partition(
+            tensors[:count], options.partitioner, len(options.servers), self.plan.whole_because
+        )
+        self.parts: list[Part] = [self.plan.part(own) for own in pieces]
+        self._entries = _entries(self.parts, tensors, count)
+        homes = _homes(self._entries, len(tensors))
+        self._leaf_homes, self._slot_homes = homes[:count], homes[count:]
         self.programs: dict[str, Program] = {}
-        self.configs = self._configured(name, named, slots)
+        self.configs = self._configs(name, tensors)
 
-    # What is made of a state.
+    # From a state to servers, and back.
 
-    def _leaves(self, state: TrainState) -> list[Any]:
-        return [*state.flat_params, *self.shared(state.flat_state)]
-
-    def _slots(self, state: TrainState) -> list[Any]:
-        return [*state.flat_opt_state, *(state.flat_ema or [])]
+    def _values(self, state: TrainState) -> list[Any]:
+        """All leaves, then all slots; `None` for averages that a state does not have."""
+        averages = [None] * self._num_averages if state.flat_ema is None else state.flat_ema
+        return [*state.flat_params, *self.shared(state.flat_state), *state.flat_opt_state, *averages]
 
     def initial(self, state: TrainState) -> Pieces:
         """The values that each server begins with."""
-        leaves = [np.asarray(leaf) for leaf in self._leaves(state)]
-        slots = [np.asarray(slot) for slot in self._slots(state)]
+        return [list(own.values()) for own in self.scatter_state(state)]
+
+    def scatter_state(self, state: TrainState) -> list[dict[int, Array]]:
+        """The values for each server, by their places in `StoreConfig.held`; a value that is `None` has none."""
+        values = [None if value is None else np.asarray(value) for value in self._values(state)]
         return [
-            [
-                *(piece.taken_from(leaves[piece.leaf]) for piece in part.pieces),
-                *(kept.taken_from(slots[kept.slot]) for kept in part.slots),
-            ]
-            for part in self.parts
+            {
+                place: entry.portion.taken_from(value)
+                for place, entry in enumerate(own)
+                if (value := values[entry.tensor]) is not None
+            }
+            for own in self._entries
         ]
 
     def scatter(self, values: Sequence[Any]) -> Pieces:
-        """For each server its pieces of what there is one of for each leaf."""
+        """The pieces of each server, from one value for each leaf."""
         return [
             [
                 values[piece.leaf] if piece.stop is None else piece.taken_from(values[piece.leaf])
@@ -117,23 +140,27 @@ class ModelPlan:
         ]
 
     def join(
-        self, held: Sequence[Sequence[Any]], concatenate: Callable[[list[Any]], Any] = np.concatenate
-    ) -> list[Any]:
-        """The leaves, from the pieces of all servers."""
-        return _joined(self._homes[: self._num_leaves], held, concatenate)
-
-    def join_slots(self, held: Sequence[Sequence[Array]]) -> list[Any]:
-        """The slots, from all values of all servers."""
-        return _joined(self._homes[self._num_leaves :], held, np.concatenate)
-
-    def taken(
         self,
-        held: Sequence[Sequence[Any]],
+        arrays: Sequence[Sequence[Any]],
+        concatenate: Callable[[list[Any]], Any] = np.concatenate,
+        slots: bool = False,
+    ) -> list[Any]:
+        """The leaves, from the pieces of all servers; or the slots, from all values of all servers."""
+        return [
+            arrays[home[0][0]][home[0][1]]
+            if len(home) == 1
+            else concatenate([arrays[server][place] for server, place in home])
+            for home in (self._slot_homes if slots else self._leaf_homes)
+        ]
+
+    def params_and_state(
+        self,
+        arrays: Sequence[Sequence[Any]],
         others: Sequence[Any],
         concatenate: Callable[[list[Any]], Any] = np.concatenate,
     ) -> tuple[list[Any], list[Any]]:
-        """Parameters and non-trained state, from the pieces of all servers; of the latter, the others stay as they are."""
-        leaves = self.join(held, concatenate)
+        """Parameters and non-trained state, from the pieces of all servers; `others` has what is not there."""
+        leaves = self.join(arrays, concatenate)
         if len(leaves) == self._num_params:
             return leaves, list(others)
         shared = iter(leaves[self._num_params :])
@@ -141,239 +168,155 @@ class ModelPlan:
             next(shared) if kind == "mean" else each for kind, each in zip(self._kinds, others, strict=True)
         ]
 
-    def shared(self, pieces: Sequence[Any]) -> list[Any]:
-        """Of what there is one of for each piece of non-trained state, that of those which live on the servers."""
-        return [each for kind, each in zip(self._kinds, pieces, strict=True) if kind == "mean"]
+    def shared(self, others: Sequence[Any]) -> list[Any]:
+        """The entries for state that lives on the servers, from one for each piece of non-trained state."""
+        return [each for kind, each in zip(self._kinds, others, strict=True) if kind == "mean"]
 
-    def whole(
-        self, held: Sequence[Sequence[Array]], others: Sequence[Any], step: int, recipe: Recipe
+    def join_state(
+        self, arrays: Sequence[Sequence[Array]], others: Sequence[Any], step: int, recipe: Recipe
     ) -> TrainState:
         """A state from all values of all servers, and the pieces of non-trained state that are not there."""
-        params, others = self.taken(held, others)
-        opt_state, averages = self.split_slots(self.join_slots(held))
-        kept = None if recipe.ema is None else averages
-        return TrainState(params, opt_state, others, kept, np.int32(step), recipe)
+        params, others = self.params_and_state(arrays, others)
+        slots = self.join(arrays, slots=True)
+        averages = None if recipe.ema is None else slots[self._num_opt_state :]
+        return TrainState(params, slots[: self._num_opt_state], others, averages, np.int32(step), recipe)
 
-    def placed(self, state: TrainState) -> list[dict[int, Array]]:
-        """For each server the values that there are for it, by their places among what it holds; `None` is none."""
-        averages = [None] * self._num_averages if state.flat_ema is None else state.flat_ema
-        leaves = [*state.flat_params, *self.shared(state.flat_state)]
-        slots = [*state.flat_opt_state, *averages]
-        found = []
-        for part in self.parts:
-            values = [
-                *((piece.taken_from, leaves[piece.leaf]) for piece in part.pieces),
-                *((kept.taken_from, slots[kept.slot]) for kept in part.slots),
-            ]
-            found.append(
-                {
-                    place: taken_from(np.asarray(value))
-                    for place, (taken_from, value) in enumerate(values)
-                    if value is not None
-                }
-            )
-        return found
-
-    def split_slots(self, slots: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The optimizer's state, and moving averages."""
-        return list(slots[: self._num_opt_state]), list(slots[self._num_opt_state :])
+    def combine(self, partials: Sequence[Sequence[Any]]) -> list[Any]:
+        """What leaves share, from the partials of each server; traceable."""
+        return self.plan.combine([(part.pieces, own) for part, own in zip(self.parts, partials, strict=True)])
 
     # What servers are told.
 
-    def _configured(self, name: str, leaves: Sequence[Leaf], slots: Sequence[Any]) -> list[StoreConfig]:
-        options = self.options
-        numbers = _part_numbers(self.parts)
-        held = [
-            (self._held_leaves(part, leaves, numbers), self._held_slots(part, slots, numbers))
-            for part in self.parts
+    def _configs(self, name: str, tensors: Sequence[Leaf]) -> list[StoreConfig]:
+        options, configs = self.options, []
+        arrays = [[entry.held for entry in own] for own in self._entries]
+        leaves = [own[: len(part.pieces)] for own, part in zip(arrays, self.parts, strict=True)]
+        leaf_specs = [[each.spec for each in own] for own in leaves]
+        commons = [
+            TensorSpec(tuple(each.shape), str(each.dtype))
+            for each in jax.eval_shape(self.plan.commons, tensors[: len(self._leaf_homes)])
+        ]
+        averages = isinstance(options.rule, Sync) and self.plan.num_commons > 0
+        combine = ""
+        if averages:
+            pairs = zip(self.parts, leaf_specs, strict=True)
+            shares = [jax.eval_shape(part.partials, specs) for part, specs in pairs]
+            combine = self._export(0, self.combine, shares)
+        homes = zip(tensors, [*self._leaf_homes, *self._slot_homes], strict=True)
+        manifest = [
+            [tensor.name, [[server, arrays[server][place].name] for server, place in home]]
+            for tensor, home in homes
         ]
         participants = tuple(server for server, part in enumerate(self.parts) if part.pieces or server == 0)
-        averages = isinstance(options.rule, Sync) and self.plan.num_commons > 0
-        commons = _specs(jax.eval_shape(self.plan.commons, [_shape(leaf) for leaf in leaves]))
-        combine = self._export(self._combine, self._partial_specs(leaves), server=0) if averages else ""
-        for server, (own, _) in enumerate(held):
-            for each in own:
+        for server, (part, specs) in enumerate(zip(self.parts, leaf_specs, strict=True)):
+            for each in leaves[server]:
                 log_placement(
                     each.name.removeprefix("params/"), "Variable", f"{options.servers[server]}/cpu:0"
                 )
-        return [
-            StoreConfig(
-                name=name,
-                server=server,
-                servers=options.servers,
-                workers=options.workers,
-                participants=participants,
-                leaves=own_leaves,
-                slots=own_slots,
-                commons=commons,
-                rule=options.rule,
-                update=self._export(
-                    self.parts[server].update,
-                    [_struct(each.spec) for each in own_leaves],
-                    [_struct(each.spec) for each in own_slots],
-                    [_struct(each.spec) for each in own_leaves],
-                    [_struct(spec) for spec in commons],
-                    jax.ShapeDtypeStruct((), jnp.int32),
+            slots = arrays[server][len(specs) :]
+            update = partials = ""
+            if arrays[server]:
+                slot_specs = [each.spec for each in slots]
+                step = TensorSpec((), "int32")
+                update = self._export(server, part.update, specs, slot_specs, specs, commons, step)
+            if averages and specs:
+                partials = self._export(server, part.partials, specs)
+            configs.append(
+                StoreConfig(
+                    name=name,
                     server=server,
+                    servers=options.servers,
+                    workers=options.workers,
+                    participants=participants,
+                    leaves=tuple(leaves[server]),
+                    slots=tuple(slots),
+                    commons=tuple(commons),
+                    rule=options.rule,
+                    update=update,
+                    partials=partials,
+                    combine=combine if server == 0 else "",
+                    snapshot_dir=options.snapshot_dir,
+                    snapshot_secs=options.snapshot_secs,
+                    rejoin_timeout=options.rejoin_timeout,
+                    tensors=manifest if server == 0 else None,
                 )
-                if own_leaves or own_slots
-                else "",
-                partials=self._export(
-                    self.parts[server].partials, [_struct(each.spec) for each in own_leaves], server=server
-                )
-                if averages and own_leaves
-                else "",
-                combine=combine if server == 0 else "",
-                snapshot_dir=options.snapshot_dir,
-                snapshot_secs=options.snapshot_secs,
-                rejoin_timeout=options.rejoin_timeout,
-                tensors=_tensors(self.parts, held, leaves, self._slot_names) if server == 0 else None,
             )
-            for server, (own_leaves, own_slots) in enumerate(held)
-        ]
+        return configs
 
-    def _held_leaves(self, part: Part, leaves: Sequence[Leaf], numbers: dict[Piece, int]) -> tuple[Held, ...]:
-        found = []
-        for piece in part.pieces:
-            leaf = leaves[piece.leaf]
-            name = leaf.name if piece.stop is None else part_name(leaf.name, numbers[piece])
-            found.append(Held(name, _cut_spec(leaf.shape, leaf.dtype, piece.rows)))
-        return tuple(found)
-
-    def _held_slots(self, part: Part, slots: Sequence[Any], numbers: dict[Piece, int]) -> tuple[Held, ...]:
-        found = []
-        for kept in part.slots:
-            slot, name = slots[kept.slot], self._slot_names[kept.slot]
-            piece = None if kept.piece is None else part.pieces[kept.piece]
-            if piece is not None and piece.stop is not None:
-                name = part_name(name, numbers[piece])
-            rows = None if kept.stop is None else range(kept.start, kept.stop)
-            found.append(Held(name, _cut_spec(slot.shape, slot.dtype, rows)))
-        return tuple(found)
-
-    def _partial_specs(self, leaves: Sequence[Leaf]) -> list[list[Any]]:
-        shapes = self.scatter_shapes(leaves)
-        return [jax.eval_shape(part.partials, own) for part, own in zip(self.parts, shapes, strict=True)]
-
-    def scatter_shapes(self, leaves: Sequence[Leaf]) -> list[list[Any]]:
-        """The shapes of each server's pieces."""
-        return [
-            [
-                _struct(_cut_spec(leaves[piece.leaf].shape, leaves[piece.leaf].dtype, piece.rows))
-                for piece in part.pieces
-            ]
-            for part in self.parts
-        ]
-
-    def _combine(self, partials: list[list[Any]]) -> list[Any]:
-        return self.plan.combine([(part.pieces, own) for part, own in zip(self.parts, partials, strict=True)])
-
-    def _export(self, function: Any, *arguments: Any, server: int) -> str:
+    def _export(self, server: int, function: Callable[..., Any], *arguments: Any) -> str:
         program = export_program(function, *arguments, platform=self.options.platforms[server])
         self.programs[program.content_hash] = program
         return program.content_hash
 
 
-def _whole_update(state: TrainState, num_params: int, num_opt_state: int) -> Any:
+def _whole_update(state: TrainState, num_params: int, num_opt_state: int) -> Update:
     """The update of everything, as `analyse` wants it: state that is not trained is moved by differences."""
-    recipe = state.recipe
 
     def update(
         leaves: list[Any], slots: list[Any], gradients: list[Any], step: Any
     ) -> tuple[list[Any], list[Any]]:
-        params, opt_state = recipe.updater.update(
-            leaves[:num_params], slots[:num_opt_state], gradients[:num_params]
+        before = TrainState(
+            leaves[:num_params], slots[:num_opt_state], [], slots[num_opt_state:], step, state.recipe
         )
-        averages = slots[num_opt_state:]
-        if recipe.ema is not None:
-            averages = recipe.ema.update(averages, params, num_updates=step + 1)
-        others = [
-            old + difference
-            for old, difference in zip(leaves[num_params:], gradients[num_params:], strict=True)
-        ]
-        return [*params, *others], [*opt_state, *averages]
+        after = before.updated(gradients[:num_params], [])
+        pairs = zip(leaves[num_params:], gradients[num_params:], strict=True)
+        others = [old + difference for old, difference in pairs]
+        return [*after.flat_params, *others], [*after.flat_opt_state, *(after.flat_ema or [])]
 
     return update
 
 
-def _slot_names(state: TrainState, names: Sequence[str]) -> list[str]:
+def _names(state: TrainState, names: Sequence[str], num_leaves: int) -> list[str]:
+    """The names of all leaves, then of all slots."""
     tree = state.recipe.opt_state_tree
     placeholder = jax.tree.unflatten(tree, range(tree.num_leaves))
-    found = [
-        f"opt_state/{jax.tree_util.keystr(path)}"
-        for path, _ in jax.tree_util.tree_leaves_with_path(placeholder)
-    ]
-    return [*found, *(f"ema/{name}" for name in (names if state.flat_ema is not None else ()))]
-
-
-def _part_numbers(parts: Sequence[Part]) -> dict[Piece, int]:
-    """For each piece of a cut leaf, which of the leaf's parts it is."""
-    cut = sorted(
-        (piece for part in parts for piece in part.pieces if piece.stop is not None),
-        key=lambda piece: (piece.leaf, piece.start),
-    )
-    counts: dict[int, int] = {}
-    numbers = {}
-    for piece in cut:
-        numbers[piece] = counts.get(piece.leaf, 0)
-        counts[piece.leaf] = numbers[piece] + 1
-    return numbers
-
-
-def _tensors(
-    parts: Sequence[Part],
-    held: Sequence[tuple[Sequence[Held], Sequence[Held]]],
-    leaves: Sequence[Leaf],
-    slot_names: Sequence[str],
-) -> list[list[Any]]:
-    """What a cut's tensors are made of: for each, the servers and keys of its parts in the order of rows."""
-    found: dict[str, list[tuple[int, int, str]]] = {}
-    for server, (part, (own_leaves, own_slots)) in enumerate(zip(parts, held, strict=True)):
-        for piece, entry in zip(part.pieces, own_leaves, strict=True):
-            found.setdefault(leaves[piece.leaf].name, []).append((piece.start, server, entry.name))
-        for kept, entry in zip(part.slots, own_slots, strict=True):
-            name = slot_names[kept.slot]
-            if kept.stop is not None or name not in found:  # of copies, one is enough
-                found.setdefault(name, []).append((kept.start, server, entry.name))
-    return [[name, [[server, key] for _, server, key in sorted(pieces)]] for name, pieces in found.items()]
-
-
-def _homes(parts: Sequence[Part], leaves: int) -> list[list[tuple[int, int]]]:
-    """For each leaf and then each slot where its pieces are, in the order of rows: servers, and places among what they hold."""
-    found: dict[int, list[tuple[int, int, int]]] = {}
-    for server, part in enumerate(parts):
-        kept = [(piece.leaf, piece.start, piece.stop) for piece in part.pieces]
-        kept += [(leaves + slot.slot, slot.start, slot.stop) for slot in part.slots]
-        for place, (each, start, stop) in enumerate(kept):
-            if stop is not None or each not in found:  # of copies, one is enough
-                found.setdefault(each, []).append((start, server, place))
-    return [[(server, place) for _, server, place in sorted(found[each])] for each in range(len(found))]
-
-
-def _joined(
-    homes: Sequence[Sequence[tuple[int, int]]],
-    held: Sequence[Sequence[Any]],
-    concatenate: Callable[[list[Any]], Any],
-) -> list[Any]:
     return [
-        held[home[0][0]][home[0][1]]
-        if len(home) == 1
-        else concatenate([held[server][place] for server, place in home])
-        for home in homes
+        *(f"params/{name}" for name in names),
+        *(f"state/{number}" for number in range(num_leaves - len(names))),
+        *(
+            f"opt_state/{jax.tree_util.keystr(path)}"
+            for path, _ in jax.tree_util.tree_leaves_with_path(placeholder)
+        ),
+        *(f"ema/{name}" for name in (names if state.flat_ema is not None else ())),
     ]
 
 
-def _cut_spec(shape: tuple[int, ...], dtype: Any, rows: range | None) -> TensorSpec:
-    return TensorSpec(tuple(shape) if rows is None else (len(rows), *shape[1:]), str(dtype))
+def _entries(parts: Sequence[Part], tensors: Sequence[Leaf], num_leaves: int) -> list[list[_Entry]]:
+    """For each server its arrays: pieces of leaves, then slots."""
+    pieces = sorted(
+        (piece for part in parts for piece in part.pieces), key=lambda piece: (piece.leaf, piece.start)
+    )
+    shard_of = {
+        piece: shard
+        for _, own in groupby(pieces, lambda piece: piece.leaf)
+        for shard, piece in enumerate(own)
+    }
+
+    def entry(number: int, portion: Piece | KeptSlot, piece: Piece | None) -> _Entry:
+        name, shape = tensors[number].name, tuple(tensors[number].shape)
+        if piece is not None and piece.stop is not None:
+            name = part_name(name, shard_of[piece])
+        if portion.rows is not None:
+            shape = (len(portion.rows), *shape[1:])
+        return _Entry(number, portion, Held(name, TensorSpec(shape, str(tensors[number].dtype))))
+
+    return [
+        [
+            *(entry(piece.leaf, piece, piece) for piece in part.pieces),
+            *(
+                entry(num_leaves + kept.slot, kept, None if kept.piece is None else part.pieces[kept.piece])
+                for kept in part.slots
+            ),
+        ]
+        for part in parts
+    ]
 
 
-def _struct(spec: TensorSpec) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(spec.shape, np.dtype(spec.dtype))
-
-
-def _shape(leaf: Leaf) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-
-
-def _specs(shapes: Sequence[Any]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(tuple(each.shape), str(each.dtype)) for each in shapes)
+def _homes(entries: Sequence[Sequence[_Entry]], count: int) -> list[list[tuple[int, int]]]:
+    """For each leaf and then each slot where its rows are, in their order: servers, and places among their entries."""
+    homes: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
+    for server, own in enumerate(entries):
+        for place, entry in enumerate(own):
+            if entry.portion.stop is not None or not homes[entry.tensor]:  # of copies, one is enough
+                homes[entry.tensor].append((entry.portion.start, server, place))
+    return [[(server, place) for _, server, place in sorted(home)] for home in homes]

@@ -127,10 +127,7 @@ class InGraphModel:
 
     def _combined(self, partials: list[list[Any]]) -> list[Any]:
         given = dict(zip(self._servers, partials, strict=True))
-        found: list[Any] = self._plan.plan.combine(
-            [(part.pieces, given.get(server, [])) for server, part in enumerate(self._plan.parts)]
-        )
-        return found
+        return self._plan.combine([given.get(server, []) for server in range(len(self._plan.parts))])
 
     # Steps.
 
@@ -234,12 +231,12 @@ class InGraphModel:
     def fetch(self, state: TrainState) -> TrainState:
         """See `Elsewhere`."""
         self.settle()
-        return self._plan.whole(self._read(), self._own[0], self.step, state.recipe)
+        return self._plan.join_state(self._read(), self._own[0], self.step, state.recipe)
 
     def assign(self, state: TrainState, step: int | None = None) -> None:
         """See `Elsewhere`; state of the workers' own is not looked at."""
         self.settle()
-        for held, values in zip(self._held, self._plan.placed(state), strict=True):
+        for held, values in zip(self._held, self._plan.scatter_state(state), strict=True):
             for place, value in values.items():
                 held[place].assign(value)
         if step is not None:
@@ -294,7 +291,7 @@ def _compute(trainable: Trainable, plan: ModelPlan, alone: bool) -> Callable[...
     def compute(
         held: list[list[Any]], own: list[Any], turn: Any, seed: Any, number: Any, batch: Any
     ) -> tuple[Any, ...]:
-        params, others = plan.taken(held, own, jnp.concatenate)
+        params, others = plan.params_and_state(held, own, jnp.concatenate)
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), turn), number)
         gradients, after, told, commons = served_gradients(
             trainable, plan, params, others, batch, rng, alone=alone

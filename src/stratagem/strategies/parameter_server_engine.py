@@ -151,6 +151,7 @@ class _Served:
     Attributes:
         rendezvous: Where its workers meet.
         compiled: What each function that trains it computes here.
+        push: Pushes, and returns the outcome; while it computes on, that of the push before.
         age: Of the parameters that this worker has.
         is_closed: Whether this worker has left it.
     """
@@ -173,15 +174,13 @@ class _Served:
         self.compiled: dict[Step, Callable[..., Any]] = {}
         self._closing: list[Callable[[], object]] = []
         self.nothing: list[list[Any]] = [[] for _ in plan.parts]
-        self._overlaps = overlaps
+        self.push: Callable[[Contribution], Outcome] = self._push_on if overlaps else client.push
         self._under_way: Callable[[], Outcome] | None = None
         self.age = Age()
         self.is_closed = False
 
-    def push(self, contribution: Contribution) -> Outcome:
-        """Push; with overlap, only begin to, and return the outcome of the push before."""
-        if not self._overlaps:
-            return self.client.push(contribution)
+    def _push_on(self, contribution: Contribution) -> Outcome:
+        """Begin to push, and return the outcome of the push before."""
         before = self.settle()
         self._under_way = self.client.begin(contribution)
         return before or Outcome("begun", contribution.base or 0)
@@ -202,7 +201,7 @@ class _Served:
         params, step = state.flat_params, state.step
         others = list(state.flat_state if others is None else others)
         if outcome.leaves is not None:
-            params, others = self.plan.taken(outcome.leaves, others)
+            params, others = self.plan.params_and_state(outcome.leaves, others)
             step = np.int32(outcome.step)
             self.age.begin()
         return TrainState(params, state.flat_opt_state, others, state.flat_ema, step, state.recipe)
@@ -220,7 +219,7 @@ class _Served:
         self.settle()
         step, held = self.client.fetch()
         others = [np.array(each) for each in state.flat_state]
-        return self.plan.whole(held, others, step, state.recipe)
+        return self.plan.join_state(held, others, step, state.recipe)
 
     def end_fit(self, fit: int) -> None:
         """Tell the other workers that this one has come to the end of a fit."""
@@ -230,7 +229,7 @@ class _Served:
     def agreed(self, state: TrainState, label: Label) -> TrainState:
         """The state with the values that all workers look at under a label; not to be trained on."""
         self.settle()
-        params, others = self.plan.taken(self.rendezvous.agreed(label), list(state.flat_state))
+        params, others = self.plan.params_and_state(self.rendezvous.agreed(label), list(state.flat_state))
         return replace(state, flat_params=params, flat_state=others)
 
     @property
@@ -254,7 +253,7 @@ class _Served:
                 "only the chief may set values on the parameter servers: ask strategy.is_chief"
             )
         self.settle()
-        self.client.assign(self.plan.placed(state), step)
+        self.client.assign(self.plan.scatter_state(state), step)
         if step is not None:
             self.client.pull()
 

@@ -6,14 +6,12 @@ from typing import Any
 from jax.extend.core import Var
 
 from stratagem.errors import StrategyError
-from stratagem.parameters.split.coupling import Coupling, couplings
-from stratagem.parameters.split.jaxprs import Equations, size_of
-from stratagem.parameters.split.ownership import Ownership, owners_of_slots
+from stratagem.parameters.split.coupling import Coupling, couplings, owners_of_slots
+from stratagem.parameters.split.jaxprs import Equations, listed, operation, size_of
 from stratagem.parameters.split.plan import Partial, Plan
-from stratagem.parameters.split.rows import RowAnalysis, analyse_rows, states_of
-from stratagem.parameters.split.states import FREE, Mixed, Reduced, Rows, State
-from stratagem.parameters.split.tracing import FlatUpdate, Update, flattened, has_branches, traced
-from stratagem.parameters.split.wording import listed, operation
+from stratagem.parameters.split.rows import analyse_rows, input_states, states_of
+from stratagem.parameters.split.rules import FREE, Mixed, Reduced, Rows, State
+from stratagem.parameters.split.tracing import FlatUpdate, Update, flattened, traced
 
 MOST_ELEMENTS = 4096
 """The most elements that the partials of one leaf may have together: they travel with every update."""
@@ -27,7 +25,6 @@ def analyse(
     update: Update,
     leaves: Sequence[Any],
     slots: Sequence[Any],
-    gradients: Sequence[Any] | None = None,
     names: Sequence[str] | None = None,
     servers: int | None = None,
 ) -> Plan:
@@ -47,28 +44,22 @@ def analyse(
 
     Args:
         update: The whole update, `update(leaves, slots, gradients, step) -> (leaves, slots)`.
-        leaves: The variables; arrays, or anything with a shape and a dtype.
+        leaves: The variables; arrays, or anything with a shape and a dtype. Their gradients are like them.
         slots: All else that lives on: the optimizer's state, moving averages.
-        gradients: The gradients; `None` if they are like the leaves.
         names: The leaves' names, for messages.
         servers: How many servers there are, if known. With one, an update that cannot be cut is kept whole.
 
     Raises:
         StrategyError: Leaves depend on one another in a way that cannot be cut, and there may be several servers.
     """
-    gradients = leaves if gradients is None else gradients
-    if len(gradients) != len(leaves):
-        raise StrategyError(
-            f"there are {len(leaves)} leaves and {len(gradients)} gradients; each leaf has one"
-        )
     called = tuple(names) if names is not None else tuple(f"leaf {leaf}" for leaf in range(len(leaves)))
     if len(called) != len(leaves):
         raise StrategyError(f"there are {len(leaves)} leaves and {len(called)} names; each leaf has one")
-    closed = traced(update, leaves, slots, gradients)
+    closed = traced(update, leaves, slots)
     flat = flattened(closed, len(leaves), len(slots))
-    outcome = _cut(flat, called)
-    if isinstance(outcome, str) and has_branches(flat):
-        outcome = _cut(flattened(closed, len(leaves), len(slots), open_branches=True), called)
+    outcome = _separate(flat, called)
+    if isinstance(outcome, str):  # it may be that only one side of a branch stands in the way
+        outcome = _separate(flattened(closed, len(leaves), len(slots), open_branches=True), called)
     if isinstance(outcome, Plan):
         return outcome
     if servers != 1:
@@ -76,59 +67,50 @@ def analyse(
     return _inseparable(flat, called, outcome)
 
 
-def _cut(flat: FlatUpdate, names: tuple[str, ...]) -> Plan | str:
+def _separate(flat: FlatUpdate, names: tuple[str, ...]) -> Plan | str:
     """The plan; or why there is none."""
     coupling = couplings(flat)
     equations = flat.equations.without(frozenset(coupling.commons))
     local, _ = equations.needed([*flat.inputs, *coupling.commons], flat.outputs)
-    ownership = owners_of_slots(names, flat.leaves, flat.slots, flat.gradients, local)
-    if ownership.conflict is not None:
-        return ownership.conflict
-    rows = analyse_rows(flat.leaves, flat.slots, flat.gradients, ownership.owners, local)
-    states = _before_partials(flat, coupling, rows)
+    owners = owners_of_slots(names, flat, local)
+    if isinstance(owners, str):
+        return owners
+    rows = analyse_rows(flat, owners, local)
+    states = _before_partials(flat, coupling, rows.whole_because)
     because = list(rows.whole_because)
     partials: list[tuple[Partial, ...]] = []
     for leaf, vars_ in enumerate(coupling.partials):
-        found = _reductions(vars_, states, flat.equations) if because[leaf] is None else None
-        if isinstance(found, str):
-            because[leaf] = found
-        if not isinstance(found, list):
-            found = [Partial(var, None) for var in vars_]
-        partials.append(tuple(found))
-        size = sum(size_of(partial.var) for partial in found)
+        reductions = _reductions(vars_, states, flat.equations) if because[leaf] is None else None
+        if isinstance(reductions, str):
+            because[leaf] = reductions
+        if not isinstance(reductions, list):
+            reductions = [Partial(var, None) for var in vars_]
+        partials.append(tuple(reductions))
+        size = sum(size_of(partial.var) for partial in reductions)
         if size > MOST_ELEMENTS:
             return _too_large(names, leaf, size, coupling)
-    return _plan(flat, names, coupling, ownership, rows, because, partials)
-
-
-def _plan(
-    flat: FlatUpdate,
-    names: tuple[str, ...],
-    coupling: Coupling,
-    ownership: Ownership,
-    rows: RowAnalysis,
-    because: list[str | None],
-    partials: list[tuple[Partial, ...]],
-) -> Plan:
-    sharing = [names[leaf] for leaf, of_leaf in enumerate(partials) if of_leaf]
-    places = dict.fromkeys(operation(equation) for equation in coupling.operations)
-    described = [f"gradients of {listed(sharing)} meet in {place}" for place in places]
-    if coupling.commons and not described:
-        described = [f"gradients of {listed(sharing)} are used by other variables"]
     return Plan(
         names=names,
-        owner_of_slot=tuple(ownership.owners),
+        owner_of_slot=tuple(owners),
         whole_because=tuple(because),
         slot_follows_rows=tuple(
             follows and owner is not None and because[owner] is None
-            for follows, owner in zip(rows.follows, ownership.owners, strict=True)
+            for follows, owner in zip(rows.follows, owners, strict=True)
         ),
-        couplings=tuple(described),
+        couplings=_described(coupling, [names[leaf] for leaf, of_leaf in enumerate(partials) if of_leaf]),
         inseparable=None,
         _flat=flat,
         _commons=tuple(coupling.commons),
         _partials=tuple(partials),
     )
+
+
+def _described(coupling: Coupling, sharing: Sequence[str]) -> tuple[str, ...]:
+    """What leaves share, in words."""
+    places = dict.fromkeys(operation(equation) for equation in coupling.operations)
+    if coupling.commons and not places:
+        return (f"gradients of {listed(sharing)} are used by other variables",)
+    return tuple(f"gradients of {listed(sharing)} meet in {place}" for place in places)
 
 
 def _inseparable(flat: FlatUpdate, names: tuple[str, ...], reason: str) -> Plan:
@@ -145,18 +127,14 @@ def _inseparable(flat: FlatUpdate, names: tuple[str, ...], reason: str) -> Plan:
     )
 
 
-def _before_partials(flat: FlatUpdate, coupling: Coupling, rows: RowAnalysis) -> dict[Var, State]:
+def _before_partials(
+    flat: FlatUpdate, coupling: Coupling, whole_because: Sequence[str | None]
+) -> dict[Var, State]:
     """How all that the partials come from lies to rows."""
     frontier = [var for vars_ in coupling.partials for var in vars_]
     jaxpr, _ = flat.equations.needed(flat.gradients, frontier)
-    states: dict[Var, State] = {}
-    cuttable = {
-        gradient
-        for gradient, reason in zip(flat.gradients, rows.whole_because, strict=True)
-        if reason is None
-    }
-    states_of(jaxpr, [Rows(0) if var in cuttable else FREE for var in jaxpr.invars], states)
-    return states
+    pairs = zip(flat.gradients, whole_because, strict=True)
+    return states_of(jaxpr, input_states(jaxpr, {var for var, reason in pairs if reason is None}))[1]
 
 
 def _reductions(vars_: Sequence[Var], states: dict[Var, State], equations: Equations) -> list[Partial] | str:
@@ -164,14 +142,14 @@ def _reductions(vars_: Sequence[Var], states: dict[Var, State], equations: Equat
 
     All that lies between the reductions and the values is computed with the commons.
     """
-    found: dict[Var, Partial] = {}
+    partials: dict[Var, Partial] = {}
     ahead, seen = list(vars_), set(vars_)
     reason = ""
     while ahead:
         var = ahead.pop(0)
         match states.get(var, FREE):
-            case Reduced(operation=combined):
-                found[var] = Partial(var, combined)
+            case Reduced(combine):
+                partials[var] = Partial(var, combine)
             case Mixed(reason):
                 maker = equations.maker(var)
                 operands = maker.invars if maker else []
@@ -182,7 +160,7 @@ def _reductions(vars_: Sequence[Var], states: dict[Var, State], equations: Equat
                 return (
                     f"its rows are mixed by {reason}" if reason else "other variables use its rows one by one"
                 )
-    return list(found.values())
+    return list(partials.values())
 
 
 def _too_large(names: Sequence[str], leaf: int, size: int, coupling: Coupling) -> str:

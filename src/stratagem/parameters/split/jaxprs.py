@@ -1,14 +1,19 @@
-"""Equations of a traced function, and jaxprs cut out of them."""
+"""Equations of a traced function, jaxprs cut out of them, and how they are named in messages."""
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
+from jax._src import source_info_util
 from jax.extend.core import DebugInfo, Jaxpr, JaxprEqn, Literal, Var, no_effects
 from jax.interpreters import partial_eval
 
 from stratagem.errors import StrategyError
 
+_SHOWN = 4
+_PACKAGE = Path(__file__).parents[2]
+"""Where our own code is. A folder of the same name further up, such as a user's clone, tells nothing."""
 Atom: TypeAlias = Var | Literal
 """An operand of an equation: a variable, or a number written into it."""
 
@@ -85,6 +90,27 @@ def shape_of(atom: Atom) -> tuple[int, ...]:
 def size_of(atom: Atom) -> int:
     """The number of elements of a value."""
     return math.prod(shape_of(atom))
+
+
+def operation(equation: JaxprEqn) -> str:
+    """An operation, the line of the optimizer or of the user that it comes from, and for which update.
+
+    The line alone is often in a small function that any optimizer might call, such as a norm.
+    """
+    text = f"`{equation.primitive.name}` at {source_info_util.summarize(equation.source_info)}"
+    frames = list(source_info_util.user_frames(equation.source_info.traceback))
+    for frame in frames[1:]:
+        if Path(frame.file_name).is_relative_to(_PACKAGE):
+            break
+        if "update" in frame.function_name:
+            return f"{text}, for {frame.function_name}"
+    return text
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few names, and how many more there are."""
+    shown = ", ".join(repr(name) for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def _check_closed(jaxpr: Jaxpr) -> None:

@@ -3,26 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from itertools import islice
 from typing import Any
 
-import jax.numpy as jnp
 from jax.extend.core import Var
 
 from stratagem.errors import StrategyError
-from stratagem.parameters.split.evaluation import aligned, evaluate, evaluate_rows
-from stratagem.parameters.split.jaxprs import Atom, Equations, shape_of
-from stratagem.parameters.split.part import Part
-from stratagem.parameters.split.pieces import KeptSlot, Piece
-from stratagem.parameters.split.states import FREE, Rows
+from stratagem.parameters.split.jaxprs import Equations, shape_of
+from stratagem.parameters.split.parts import Computation, Group, KeptSlot, Part, Piece
+from stratagem.parameters.split.rules import Combination
 from stratagem.parameters.split.tracing import FlatUpdate
-
-_COMBINATIONS: dict[str, Any] = {
-    "add": jnp.add,
-    "max": jnp.maximum,
-    "min": jnp.minimum,
-    "and": jnp.bitwise_and,
-    "or": jnp.bitwise_or,
-}
 
 
 @dataclass(frozen=True)
@@ -31,11 +21,11 @@ class Partial:
 
     Attributes:
         var: Where it is in the update.
-        operation: How those of the leaf's pieces are put together; `None` if the leaf must be whole.
+        combine: Puts those of two pieces of the leaf together; `None` if the leaf must be whole.
     """
 
     var: Var
-    operation: str | None
+    combine: Combination | None
 
 
 @dataclass(frozen=True)
@@ -89,33 +79,12 @@ class Plan:
             if piece.stop is not None and self.slot_follows_rows[slot]
             else KeptSlot(slot, position)
             for position, piece in enumerate(pieces)
-            for slot in self._slots_of(piece.leaf)
+            for slot, owner in enumerate(self.owner_of_slot)
+            if owner == piece.leaf
         ]
-        kept = (*shared, *owned)
-        groups = self._groups(pieces, kept)
-
-        def update(
-            leaves: list[Any], slots: list[Any], gradients: list[Any], commons: list[Any], step: Any
-        ) -> tuple[list[Any], list[Any]]:
-            self._check_commons(commons)
-            new_leaves, new_slots = list(leaves), list(slots)
-            for group in groups:
-                group.run(leaves, slots, gradients, commons, step, new_leaves, new_slots)
-            return new_leaves, new_slots
-
-        measures = [
-            _Measure(self._flat, piece, [partial.var for partial in self._partials[piece.leaf]])
-            for piece in pieces
-        ]
-
-        def partials(gradients: list[Any]) -> list[Any]:
-            results = []
-            for measure, gradient in zip(measures, gradients, strict=True):
-                results += measure.run(gradient)
-            return results
-
-        numbers = tuple(len(self._partials[piece.leaf]) for piece in pieces)
-        return Part(pieces, kept, numbers, update, partials)
+        partials = [self._partials_of(piece) for piece in pieces]
+        slots = (*shared, *owned)
+        return Part(pieces, slots, len(self._commons), self._groups(pieces, slots), partials)
 
     def combine(self, contributions: Sequence[tuple[Sequence[Piece], Sequence[Any]]]) -> list[Any]:
         """What leaves share, from the partials of all servers; traceable.
@@ -128,25 +97,23 @@ class Plan:
         Raises:
             StrategyError: The pieces are not all leaves, each row once.
         """
-        found: list[list[tuple[Piece, list[Any]]]] = [[] for _ in self.names]
+        shares: list[list[tuple[Piece, list[Any]]]] = [[] for _ in self.names]
         for pieces, values in contributions:
-            ahead = list(values)
+            ahead = iter(values)
             for piece in pieces:
-                own, ahead = (
-                    ahead[: len(self._partials[piece.leaf])],
-                    ahead[len(self._partials[piece.leaf]) :],
-                )
-                found[piece.leaf].append((self._checked(piece), own))
-            if ahead:
+                own = list(islice(ahead, len(self._partials[piece.leaf])))
+                shares[piece.leaf].append((self._checked(piece), own))
+            if rest := list(ahead):
                 raise StrategyError(
-                    f"{len(ahead)} partial(s) belong to none of the pieces; give both of one part"
+                    f"{len(rest)} partial(s) belong to none of the pieces; give both of one part"
                 )
         values = []
-        for leaf, shares in enumerate(found):
-            shares.sort(key=lambda share: share[0].start)
-            self._check_complete(leaf, [piece for piece, _ in shares])
+        for leaf, of_leaf in enumerate(shares):
+            of_leaf.sort(key=lambda share: share[0].start)
+            self._check_complete(leaf, [piece for piece, _ in of_leaf])
             for place, partial in enumerate(self._partials[leaf]):
-                values.append(_combined(partial, [own[place] for _, own in shares]))
+                numbers = [own[place] for _, own in of_leaf]
+                values.append(reduce(partial.combine, numbers) if partial.combine else numbers[0])
         return self._shared(values)
 
     def commons(self, gradients: Sequence[Any]) -> list[Any]:
@@ -155,12 +122,13 @@ class Plan:
             raise StrategyError(
                 f"there are {len(self.names)} leaves and {len(gradients)} gradients; give all of them"
             )
-        values = []
-        for leaf, gradient in enumerate(gradients):
-            values += _Measure(
-                self._flat, Piece(leaf), [partial.var for partial in self._partials[leaf]]
-            ).run(gradient)
-        return self._shared(values)
+        return self._shared(
+            [
+                value
+                for leaf, gradient in enumerate(gradients)
+                for value in self._partials_of(Piece(leaf))([gradient])
+            ]
+        )
 
     @cached_property
     def _separate(self) -> Equations:
@@ -169,15 +137,14 @@ class Plan:
 
     def _shared(self, values: Sequence[Any]) -> list[Any]:
         partials = [partial.var for of_leaf in self._partials for partial in of_leaf]
-        equations = self._flat.equations.without(frozenset(partials))
-        jaxpr, positions = equations.needed(partials, self._commons)
-        everything = [*values, *equations.constants.values()]
-        return evaluate(jaxpr, [everything[position] for position in positions])
+        return Computation(self._flat.equations.without(frozenset(partials)), partials, self._commons)(values)
 
-    def _slots_of(self, leaf: int) -> list[int]:
-        return [slot for slot, owner in enumerate(self.owner_of_slot) if owner == leaf]
+    def _partials_of(self, piece: Piece) -> Computation:
+        gradient = self._flat.gradients[piece.leaf]
+        partials = [partial.var for partial in self._partials[piece.leaf]]
+        return Computation(self._flat.equations, [gradient], partials, piece.rows, (gradient,))
 
-    def _groups(self, pieces: Sequence[Piece], kept: Sequence[KeptSlot]) -> "list[_Group]":
+    def _groups(self, pieces: Sequence[Piece], kept: Sequence[KeptSlot]) -> list[Group]:
         """What is computed together: all whole leaves and shared slots; and each piece of a cut leaf by itself."""
         # The same leaf twice, by mistake or by design, gets two values and two computations.
         first: dict[int, int] = {}
@@ -185,25 +152,36 @@ class Plan:
             if piece.stop is None:
                 first.setdefault(piece.leaf, position)
         together = set(first.values())
-        groups = [together, *({position} for position in range(len(pieces)) if position not in together)]
+        alone = (position for position in range(len(pieces)) if position not in together)
         return [
-            _Group(
-                self,
-                {pieces[position].leaf: position for position in sorted(group)},
-                {
-                    entry.slot: place
-                    for place, entry in enumerate(kept)
-                    if entry.piece in group or (entry.piece is None and group is together)
-                },
-                {
-                    entry.slot: place
-                    for place, entry in enumerate(kept)
-                    if entry.piece is None or entry.piece in group
-                },
-                None if group is together else pieces[next(iter(group))].rows,
-            )
-            for group in groups
+            self._group(pieces, kept, sorted(together), None),
+            *(self._group(pieces, kept, [position], pieces[position]) for position in alone),
         ]
+
+    def _group(
+        self, pieces: Sequence[Piece], kept: Sequence[KeptSlot], own: Sequence[int], piece: Piece | None
+    ) -> Group:
+        """One piece by itself, or all that are computed together, with the slots that all servers keep."""
+        flat, follows = self._flat, self.slot_follows_rows
+        needed = {None, *own}
+        used = [place for place, slot in enumerate(kept) if slot.piece in needed]
+        results = [place for place in used if piece is None or kept[place].piece is not None]
+        leaves = [flat.leaves[pieces[place].leaf] for place in own]
+        gradients = [flat.gradients[pieces[place].leaf] for place in own]
+        slots = [flat.slots[kept[place].slot] for place in used]
+        cut_slots = {flat.slots[kept[place].slot] for place in used if follows[kept[place].slot]}
+        compute = Computation(
+            self._separate,
+            [*leaves, *gradients, *slots, flat.step, *self._commons],
+            [
+                *(flat.new_leaves[pieces[place].leaf] for place in own),
+                *(flat.new_slots[kept[place].slot] for place in results),
+            ],
+            None if piece is None else piece.rows,
+            cut_slots.union(leaves, gradients),
+            [True] * len(own) + [follows[kept[place].slot] for place in results],
+        )
+        return Group(own, used, results, compute)
 
     def _checked(self, piece: Piece) -> Piece:
         if not 0 <= piece.leaf < len(self.names):
@@ -223,111 +201,14 @@ class Plan:
             )
         return piece
 
-    def _check_commons(self, commons: Sequence[Any]) -> None:
-        if len(commons) != len(self._commons):
-            raise StrategyError(
-                f"leaves share {len(self._commons)} value(s) and {len(commons)} were given; give what Plan.combine or "
-                "Plan.commons returns"
-            )
-
     def _check_complete(self, leaf: int, pieces: Sequence[Piece]) -> None:
         if not self._partials[leaf]:
             return
-        shape = shape_of(self._flat.leaves[leaf])
-        ends = [piece.stop if piece.stop is not None else (shape[0] if shape else 0) for piece in pieces]
+        whole = (*shape_of(self._flat.leaves[leaf]), 0)[0]
         starts = [piece.start for piece in pieces]
-        whole = shape[0] if shape else 0
-        if starts != [0, *ends[:-1]] or ends[-1:] != [whole]:
+        ends = [whole if piece.stop is None else piece.stop for piece in pieces]
+        if not pieces or [*starts, whole] != [0, *ends]:
             raise StrategyError(
                 f"the partials of {self.names[leaf]!r} are of rows {list(zip(starts, ends, strict=True))}; those of all "
                 f"{whole} rows are needed, each once"
             )
-
-
-class _Group:
-    """Some pieces of a part that are computed by one jaxpr."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        leaves: dict[int, int],
-        results: dict[int, int],
-        slots: dict[int, int],
-        rows: range | None,
-    ) -> None:
-        flat = plan._flat
-        self._leaves, self._slots, self._results, self._rows = leaves, slots, results, rows
-        self._constants = list(flat.equations.constants.values())
-        inputs = [
-            *(flat.leaves[leaf] for leaf in leaves),
-            *(flat.gradients[leaf] for leaf in leaves),
-            *(flat.slots[slot] for slot in slots),
-            flat.step,
-            *plan._commons,
-        ]
-        outputs: list[Atom] = [
-            *(flat.new_leaves[leaf] for leaf in leaves),
-            *(flat.new_slots[slot] for slot in results),
-        ]
-        self._jaxpr, self._positions = plan._separate.needed(inputs, outputs)
-        with_rows = {var for leaf in leaves for var in (flat.leaves[leaf], flat.gradients[leaf])}
-        with_rows |= {flat.slots[slot] for slot in slots if plan.slot_follows_rows[slot]}
-        self._states = [Rows(0) if var in with_rows else FREE for var in self._jaxpr.invars]
-        self._cut = [True] * len(leaves) + [plan.slot_follows_rows[slot] for slot in results]
-
-    def run(
-        self,
-        leaves: list[Any],
-        slots: list[Any],
-        gradients: list[Any],
-        commons: list[Any],
-        step: Any,
-        new_leaves: list[Any],
-        new_slots: list[Any],
-    ) -> None:
-        """Writes what this group computes into the new leaves and slots."""
-        everything = [
-            *(leaves[place] for place in self._leaves.values()),
-            *(gradients[place] for place in self._leaves.values()),
-            *(slots[place] for place in self._slots.values()),
-            step,
-            *commons,
-            *self._constants,
-        ]
-        values = [everything[position] for position in self._positions]
-        if self._rows is None:
-            results = evaluate(self._jaxpr, values)
-        else:
-            pairs = evaluate_rows(self._jaxpr, (), values, self._states, self._rows)
-            results = [
-                aligned(value, state, 0 if cut else None, self._rows)
-                for (value, state), cut in zip(pairs, self._cut, strict=True)
-            ]
-        for place, value in zip(self._leaves.values(), results, strict=False):
-            new_leaves[place] = value
-        for place, value in zip(self._results.values(), results[len(self._leaves) :], strict=True):
-            new_slots[place] = value
-
-
-class _Measure:
-    """The partials of one piece, from its gradient."""
-
-    def __init__(self, flat: FlatUpdate, piece: Piece, partials: Sequence[Var]) -> None:
-        self._jaxpr, self._positions = flat.equations.needed([flat.gradients[piece.leaf]], partials)
-        self._rows = piece.rows
-        self._constants = list(flat.equations.constants.values())
-        self._states = [Rows(0) if var is flat.gradients[piece.leaf] else FREE for var in self._jaxpr.invars]
-
-    def run(self, gradient: Any) -> list[Any]:
-        """The partials of this gradient."""
-        everything = [gradient, *self._constants]
-        values = [everything[position] for position in self._positions]
-        if self._rows is None:
-            return evaluate(self._jaxpr, values)
-        return [value for value, _ in evaluate_rows(self._jaxpr, (), values, self._states, self._rows)]
-
-
-def _combined(partial: Partial, values: Sequence[Any]) -> Any:
-    if len(values) == 1 or partial.operation is None:
-        return values[0]
-    return reduce(_COMBINATIONS[partial.operation], values)

@@ -1,4 +1,4 @@
-"""What each operation does to the rows of a leaf, and how it is done for some of the rows.
+"""How a value lies to the rows of its leaf, what each operation does to them, and how it is done for some of the rows.
 
 An operation that is not listed here counts as mixing rows: a leaf may be kept whole for nothing, but is
 never cut wrongly.
@@ -9,13 +9,46 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from stratagem.parameters.split.jaxprs import shape_of
-from stratagem.parameters.split.states import FREE, Free, Mixed, Reduced, Rows, State
-from stratagem.parameters.split.wording import operation
+from stratagem.parameters.split.jaxprs import operation, shape_of
 
-Params: TypeAlias = dict[str, Any]
+Combination: TypeAlias = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Free:
+    """It does not depend on the leaf's rows: every part of the leaf may compute all of it."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """It has one slice along `axis` for each row of the leaf, and depends on no other row."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """It is a reduction over all rows: those of the parts, put together by `combine`, give it.
+
+    Anything but the commons may not use it; `reason` names the reduction, for the message that says so.
+    """
+
+    combine: Combination
+    reason: str
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """It depends on all rows in some other way; `reason` names the operation."""
+
+    reason: str
+
+
+State: TypeAlias = Free | Rows | Reduced | Mixed
+FREE = Free()
 
 
 @dataclass(frozen=True)
@@ -30,7 +63,7 @@ class Step:
 
     outputs: tuple[State, ...]
     align: tuple[int | None, ...]
-    resized: Callable[[int], Params] = field(default=lambda rows: {})
+    resized: Callable[[int], dict[str, Any]] = field(default=lambda rows: {})
 
 
 Rule: TypeAlias = Callable[[JaxprEqn, Sequence[State]], Step | None]
@@ -58,7 +91,6 @@ _ELEMENTWISE = frozenset(
         "conj",
         "convert_element_type",
         "copy",
-        "copy_p",
         "cos",
         "cosh",
         "digamma",
@@ -117,16 +149,14 @@ _ELEMENTWISE = frozenset(
         "zeta",
     ]
 )
-# Reductions, and the operation that puts those of two parts together.
-REDUCTIONS = {
-    "reduce_sum": "add",
-    "reduce_max": "max",
-    "reduce_min": "min",
-    "reduce_and": "and",
-    "reduce_or": "or",
+# Reductions, and the function that puts those of two parts together.
+_REDUCTIONS: dict[str, Combination] = {
+    "reduce_sum": jnp.add,
+    "reduce_max": jnp.maximum,
+    "reduce_min": jnp.minimum,
+    "reduce_and": jnp.bitwise_and,
+    "reduce_or": jnp.bitwise_or,
 }
-_OTHER_REDUCTIONS = frozenset({"reduce_prod", "reduce_xor", "argmax", "argmin"})
-_CUMULATIVE = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
 
 
 def step_of(equation: JaxprEqn, states: Sequence[State]) -> Step | Mixed:
@@ -139,8 +169,13 @@ def step_of(equation: JaxprEqn, states: Sequence[State]) -> Step | Mixed:
     step = rule(equation, states) if rule else None
     if step is not None:
         return step
-    reductions = [state.reason for state in states if isinstance(state, Reduced)]
-    return Mixed(reductions[0] if reductions else operation(equation))
+    return mixture(equation, states)
+
+
+def mixture(equation: JaxprEqn, states: Sequence[State]) -> Mixed:
+    """What an operation makes of operands whose rows it mixes; or of one in which they were mixed before."""
+    earlier = [state.reason for state in states if isinstance(state, Mixed | Reduced)]
+    return Mixed(earlier[0] if earlier else operation(equation))
 
 
 def _shape(equation: JaxprEqn, position: int = 0) -> tuple[int, ...]:
@@ -173,33 +208,34 @@ def _elementwise(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
     return Step((Rows(axis),), tuple(align))
 
 
-def _same_shapes(equation: JaxprEqn, states: Sequence[State], mixed_axes: Sequence[int]) -> Step | None:
-    """Operands that all have the rows along one axis, none of `mixed_axes`, and results that have too."""
-    axis = _common_axis(states)
-    if axis is None or axis in mixed_axes:
-        return None
-    return Step((Rows(axis),) * len(equation.outvars), (axis,) * len(states))
+def _mixing(parameter: str) -> Rule:
+    """The rule of operations that mix what lies along the axis, or the axes, that a parameter names, and nothing else."""
+
+    def rule(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+        axis, mixed = _common_axis(states), equation.params[parameter]
+        if axis is None or axis in (mixed if isinstance(mixed, tuple) else (mixed,)):
+            return None
+        return Step((Rows(axis),) * len(equation.outvars), (axis,) * len(states))
+
+    return rule
 
 
-def _along_one_axis(name: str) -> Rule:
-    return lambda equation, states: _same_shapes(equation, states, [equation.params[name]])
+def _removing(parameter: str) -> Rule:
+    """The rule of operations that remove the axes that a parameter names, by a reduction or because they are of length 1."""
 
+    def rule(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+        removed, combine = equation.params[parameter], _REDUCTIONS.get(equation.primitive.name)
+        (state,) = states
+        if isinstance(state, Reduced):
+            return Step((state,), (None,)) if state.combine is combine else None
+        axis = _axis(state)
+        if axis is None:
+            return None
+        if axis not in removed:
+            return Step((Rows(axis - sum(other < axis for other in removed)),), (axis,))
+        return Step((Reduced(combine, operation(equation)),), (axis,)) if combine else None
 
-def _reverse(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
-    return _same_shapes(equation, states, equation.params["dimensions"])
-
-
-def _reduction(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
-    axes, combined = equation.params["axes"], REDUCTIONS.get(equation.primitive.name)
-    (state,) = states
-    if isinstance(state, Reduced):
-        return Step((state,), (None,)) if state.operation == combined else None
-    axis = _axis(state)
-    if axis is None:
-        return None
-    if axis not in axes:
-        return Step((Rows(axis - sum(other < axis for other in axes)),), (axis,))
-    return Step((Reduced(combined, operation(equation)),), (axis,)) if combined else None
+    return rule
 
 
 def _broadcast(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
@@ -234,13 +270,6 @@ def _transpose(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
     return None if axis is None else Step((Rows(equation.params["permutation"].index(axis)),), (axis,))
 
 
-def _squeeze(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
-    axis, removed = _axis(states[0]), equation.params["dimensions"]
-    if axis is None or axis in removed:
-        return None
-    return Step((Rows(axis - sum(other < axis for other in removed)),), (axis,))
-
-
 def _slice(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
     axis, strides, limits = _axis(states[0]), equation.params["strides"], equation.params["limit_indices"]
     if axis is None or equation.params["start_indices"][axis] != 0 or limits[axis] != _shape(equation)[axis]:
@@ -257,10 +286,6 @@ def _pad(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
     return Step((Rows(axis),), (axis, None))
 
 
-def _concatenate(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
-    return _same_shapes(equation, states, [equation.params["dimension"]])
-
-
 def _dot(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
     (contracted, batched) = equation.params["dimension_numbers"]
     if not all(isinstance(state, Free | Rows) for state in states):
@@ -275,7 +300,7 @@ def _dot(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
                 partner = pairs[1 - side][place]
                 if other is not None and other != partner:
                     return None
-                result = Rows(place) if pairs is batched else Reduced("add", operation(equation))
+                result = Rows(place) if pairs is batched else Reduced(jnp.add, operation(equation))
                 return Step((result,), (axis, partner) if side == 0 else (partner, axis))
         if other is not None:
             return None
@@ -301,16 +326,16 @@ def _with(sizes: tuple[int, ...], place: int, size: int) -> tuple[int, ...]:
 
 _RULES: dict[str, Rule] = {
     "broadcast_in_dim": _broadcast,
-    "concatenate": _concatenate,
+    "concatenate": _mixing("dimension"),
     "dot_general": _dot,
     "pad": _pad,
     "reshape": _reshape,
-    "rev": _reverse,
+    "rev": _mixing("dimensions"),
     "slice": _slice,
-    "sort": _along_one_axis("dimension"),
-    "split": _along_one_axis("axis"),
-    "squeeze": _squeeze,
+    "sort": _mixing("dimension"),
+    "split": _mixing("axis"),
+    "squeeze": _removing("dimensions"),
     "transpose": _transpose,
-    **dict.fromkeys(_CUMULATIVE, _along_one_axis("axis")),
-    **dict.fromkeys([*REDUCTIONS, *_OTHER_REDUCTIONS], _reduction),
+    **dict.fromkeys(["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"], _mixing("axis")),
+    **dict.fromkeys([*_REDUCTIONS, "reduce_prod", "reduce_xor", "argmax", "argmin"], _removing("axes")),
 }

@@ -16,19 +16,7 @@ Update: TypeAlias = Callable[[list[Any], list[Any], list[Any], Any], tuple[list[
 """`update(leaves, slots, gradients, step) -> (new_leaves, new_slots)`, traceable."""
 
 # Equations that do nothing but call another jaxpr.
-_CALLS = {
-    "jit",
-    "pjit",
-    "call",
-    "core_call",
-    "closed_call",
-    "remat",
-    "remat2",
-    "checkpoint",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-}
+_CALLS = {"jit", "call", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call"}
 _BLOCKS = {"cond", "scan", "while"}
 
 
@@ -65,17 +53,15 @@ class FlatUpdate:
         return [*self.new_leaves, *self.new_slots]
 
 
-def traced(
-    update: Update, leaves: Sequence[Any], slots: Sequence[Any], gradients: Sequence[Any]
-) -> ClosedJaxpr:
+def traced(update: Update, leaves: Sequence[Any], slots: Sequence[Any]) -> ClosedJaxpr:
     """The update as JAX traces it, for values of these shapes and dtypes.
 
     Raises:
         StrategyError: It does not return what it was given, or calls back into Python.
     """
-    given = [[_spec(value) for value in values] for values in (leaves, slots, gradients)]
+    given = [[_spec(value) for value in values] for values in (leaves, slots)]
     step = jax.ShapeDtypeStruct((), jnp.int32)
-    closed, shapes = jax.make_jaxpr(update, return_shape=True)(*given, step)
+    closed, shapes = jax.make_jaxpr(update, return_shape=True)(*given, given[0], step)
     new_leaves, new_slots = (list(values) for values in shapes)
     _check_same("variable", given[0], new_leaves)
     _check_same("slot", given[1], new_slots)
@@ -97,32 +83,30 @@ def flattened(closed: ClosedJaxpr, leaves: int, slots: int, open_branches: bool 
         open_branches: Whether to compute both sides of a `cond` and choose between the results, so that what
             only one side computes can be cut too. The results are the same.
     """
-    inputs = [Var(var.aval) for var in closed.jaxpr.invars]
-    writer = _Writer(open_branches)
-    outputs = writer.inline(closed.jaxpr, closed.consts, inputs, None)
+    flat = _Flat(closed, open_branches)
+    inputs, outputs = flat.inputs, flat.outputs
     return FlatUpdate(
         leaves=inputs[:leaves],
         slots=inputs[leaves : leaves + slots],
         gradients=inputs[leaves + slots : -1],
         step=inputs[-1],
-        equations=Equations(writer.equations, writer.constants),
+        equations=Equations(flat.equations, flat.constants),
         new_leaves=outputs[:leaves],
         new_slots=outputs[leaves:],
     )
 
 
-def has_branches(flat: FlatUpdate) -> bool:
-    """Whether there is a `cond` that `open_branches` would open."""
-    return any(_openable(equation) for equation in flat.equations.listed)
+class _Flat:
+    """A jaxpr with all calls inlined."""
 
-
-class _Writer:
-    def __init__(self, open_branches: bool) -> None:
+    def __init__(self, closed: ClosedJaxpr, open_branches: bool = False) -> None:
         self._open_branches = open_branches
         self.equations: list[JaxprEqn] = []
         self.constants: dict[Var, Any] = {}
+        self.inputs = [Var(var.aval) for var in closed.jaxpr.invars]
+        self.outputs = self._inline(closed.jaxpr, closed.consts, self.inputs, None)
 
-    def inline(
+    def _inline(
         self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Atom], source: Any
     ) -> list[Atom]:
         """Appends a jaxpr's equations; the atoms of its results."""
@@ -139,15 +123,17 @@ class _Writer:
             line = source or equation.source_info
             called = _called(equation)
             if called is not None:
-                results = self.inline(called.jaxpr, called.consts, operands, line)
-            elif self._open_branches and _openable(equation):
+                results = self._inline(called.jaxpr, called.consts, operands, line)
+            elif self._open_branches and equation.primitive.name == "cond" and not _loops(equation):
+                # A loop in a branch may end only when that branch is the one that is meant.
                 results = self._opened(equation, operands, source)
             else:
+                params = dict(equation.params)
+                if equation.primitive.name in _BLOCKS:
+                    params = {name: _inlined(value) for name, value in params.items()}
                 outputs = [Var(var.aval) for var in equation.outvars]
                 self.equations.append(
-                    equation.replace(
-                        invars=operands, outvars=outputs, params=_inlined_blocks(equation), source_info=line
-                    )
+                    equation.replace(invars=operands, outvars=outputs, params=params, source_info=line)
                 )
                 results = list(outputs)
             values.update(zip(equation.outvars, results, strict=True))
@@ -155,7 +141,7 @@ class _Writer:
 
     def _opened(self, equation: JaxprEqn, operands: list[Atom], source: Any) -> list[Atom]:
         index, *rest = operands
-        sides = [self.inline(side.jaxpr, side.consts, rest, source) for side in equation.params["branches"]]
+        sides = [self._inline(side.jaxpr, side.consts, rest, source) for side in equation.params["branches"]]
         results: list[Atom] = []
         for var, *choices in zip(equation.outvars, *sides, strict=True):
             result = Var(var.aval)
@@ -181,40 +167,22 @@ class _Writer:
 
 
 def _called(equation: JaxprEqn) -> ClosedJaxpr | None:
-    if equation.primitive.name not in _CALLS:
-        return None
-    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = equation.params.get(name)
-        if isinstance(inner, ClosedJaxpr):
-            return inner
-        if isinstance(inner, Jaxpr):
-            return ClosedJaxpr(inner, ())
-    return None
-
-
-def _inlined_blocks(equation: JaxprEqn) -> dict[str, Any]:
-    if equation.primitive.name not in _BLOCKS:
-        return dict(equation.params)
-    return {name: _inlined(value) for name, value in equation.params.items()}
+    params = equation.params if equation.primitive.name in _CALLS else {}
+    inner = params.get("jaxpr", params.get("call_jaxpr"))
+    return ClosedJaxpr(inner, ()) if isinstance(inner, Jaxpr) else inner
 
 
 def _inlined(value: Any) -> Any:
+    """A parameter of an equation, with calls inlined in the jaxprs in it."""
     if isinstance(value, tuple):
         return tuple(_inlined(item) for item in value)
     if not isinstance(value, ClosedJaxpr):
         return value
-    writer = _Writer(open_branches=False)
-    inputs = [Var(var.aval) for var in value.jaxpr.invars]
-    outputs = writer.inline(value.jaxpr, value.consts, inputs, None)
+    flat = _Flat(value)
     jaxpr = value.jaxpr.replace(
-        constvars=list(writer.constants), invars=inputs, outvars=outputs, eqns=writer.equations
+        constvars=list(flat.constants), invars=flat.inputs, outvars=flat.outputs, eqns=flat.equations
     )
-    return ClosedJaxpr(jaxpr, list(writer.constants.values()))
-
-
-def _openable(equation: JaxprEqn) -> bool:
-    # A loop in a branch may end only when that branch is the one that is meant.
-    return equation.primitive.name == "cond" and not _loops(equation)
+    return ClosedJaxpr(jaxpr, list(flat.constants.values()))
 
 
 def _loops(equation: JaxprEqn) -> bool:

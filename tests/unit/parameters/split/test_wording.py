@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from stratagem.parameters.split.wording import operation
+from stratagem.parameters.split.jaxprs import operation
 
 CODE = """
 def norm(x):
