@@ -3,7 +3,7 @@
 A map, from the outside in:
 
     client                     a worker's client of the servers: joins, comes back after losses, pushes, pulls, keeps
-    push, responses            a push while it is under way, and its outcome; what servers answer a worker
+    push                       a push while it is under way, what servers answer, and its outcome
     rendezvous                 what workers show and tell each other by way of server 0
     planning, partition        a model over servers as every worker plans it: who holds what, what is shipped
     split                      an optimizer's update, cut into one function for each server

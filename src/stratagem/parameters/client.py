@@ -23,8 +23,7 @@ from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
 from stratagem.parameters.planning import ModelPlan, Pieces
 from stratagem.parameters.protocol import OK, STATE
-from stratagem.parameters.push import VOID, Contribution, Outcome, PushUnderWay
-from stratagem.parameters.responses import FreeMemory, receive
+from stratagem.parameters.push import VOID, Contribution, FreeMemory, Outcome, PushUnderWay, receive
 from stratagem.parameters.update_rules import Push
 from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.server import Server
@@ -82,12 +81,9 @@ class ServerClient:
         self._memory = [FreeMemory(config) for config in plan.configs]
         # Held by whoever calls: the user's thread, or the one that tells a restarted leader of a pause.
         self._turn = threading.RLock()
-        self._threads = (
-            ThreadPoolExecutor(len(self._servers), thread_name_prefix="stratagem-client")
-            if len(self._servers) > 1
-            else None
-        )
-        self._pusher: ThreadPoolExecutor | None = None
+        # They start their threads when there is something to do for them.
+        self._threads = ThreadPoolExecutor(len(self._servers), thread_name_prefix="stratagem-client")
+        self._pusher = ThreadPoolExecutor(1, thread_name_prefix="stratagem-push")
         self._waiting_log = WaitingLog()
         self._has_joined = False
         self._is_paused = False
@@ -113,10 +109,12 @@ class ServerClient:
             TaskLost: A server is lost for good, or does not come back in time.
         """
         deadline = Deadline(self.patience)
-        has_lost = bool(why) and not isinstance(why, RolledBack)
-        if has_lost:
-            self._log_lost(why)
+        is_lost, is_logged = bool(why) and not isinstance(why, RolledBack), False
         while True:
+            if is_lost and not is_logged:
+                is_logged = True
+                reason = why if isinstance(why, str) else first_line(why)
+                _log.warning("%s lost its servers and tries to come back: %s", self.server.task, reason)
             try:
                 waiting = self._try_to_join()
             except _Unrecoverable as error:
@@ -127,19 +125,13 @@ class ServerClient:
                     self._give_up(waiting, deadline.elapsed())
             if waiting is None:
                 if why:
-                    level = logging.WARNING if has_lost else logging.INFO
+                    level = logging.WARNING if is_lost else logging.INFO
                     _log.log(level, "%s is back, at step %d", self.server.task, self.step)
                 return
-            if why and not has_lost:
-                has_lost = True
-                self._log_lost(why)
+            is_lost = bool(why)
             self.log_waiting(f"for its servers: {waiting}", deadline.elapsed())
             # A server that is coming up, or a chief on its way, has no event to wait for here.
             time.sleep(_PAUSE)
-
-    def _log_lost(self, why: BaseException | str) -> None:
-        reason = why if isinstance(why, str) else first_line(why)
-        _log.warning("%s lost its servers and tries to come back: %s", self.server.task, reason)
 
     def _give_up(self, problem: str, seconds: float) -> NoReturn:
         hint = ""
@@ -265,7 +257,7 @@ class ServerClient:
 
     def everywhere(self, act: Callable[[int], T]) -> list[T]:
         """Do something for every server at once."""
-        return [act(0)] if self._threads is None else fan_out(act, self._servers, self._threads.submit)
+        return fan_out(act, self._servers, self._threads.submit)
 
     def _peer(self, server: int) -> Peer:
         return self.server.peers[self._plan.options.servers[server]]
@@ -310,7 +302,7 @@ class ServerClient:
             push = push or self._new_push(contribution)
             while push is not None:
                 try:
-                    if self._threads is None or len(self._participants) == 1:
+                    if len(self._participants) == 1:
                         answers = [push.exchange(0)]
                     else:
                         answers = fan_out(push.exchange, self._participants, self._threads.submit)
@@ -333,8 +325,6 @@ class ServerClient:
         """
         if any(self._peer(server).transport != SHARED_MEMORY for server in self._participants):
             # Over a network, answers that nobody receives would keep the servers from going on.
-            if self._pusher is None:
-                self._pusher = ThreadPoolExecutor(1, thread_name_prefix="stratagem-push")
             return self._pusher.submit(self.push, contribution).result
         with self._turn:
             push = self._new_push(contribution)
@@ -399,9 +389,14 @@ class ServerClient:
     def fetch(self) -> tuple[int, Pieces]:
         """All values of all servers at one step."""
 
+        def read(server: int, step: int) -> Response:
+            # A server without variables is at no step.
+            fields = {"epoch": self.epoch, "step": step if server in self._participants else 0}
+            return self.call(server, protocol.READ, fields, seconds=LONG)
+
         def attempt() -> tuple[int, Pieces]:
             with self._updates_held() as step:
-                answers = self.everywhere(lambda server: self._read(server, step))
+                answers = self.everywhere(lambda server: read(server, step))
             steps = {answers[server].fields["step"] for server in self._participants}
             if steps != {step}:  # held for too long
                 raise RolledBack(
@@ -410,11 +405,6 @@ class ServerClient:
             return step, [answer.tensors for answer in answers]
 
         return self.retry(attempt)
-
-    def _read(self, server: int, step: int) -> Response:
-        """All that a server holds; one without variables is at no step."""
-        at = step if server in self._participants else 0
-        return self.call(server, protocol.READ, {"epoch": self.epoch, "step": at}, seconds=LONG)
 
     @contextmanager
     def _updates_held(self) -> Iterator[int]:
@@ -439,11 +429,10 @@ class ServerClient:
 
         def stage(server: int) -> None:
             fields = {"epoch": self.epoch, "token": token, "indices": list(values[server])}
-            if server in servers:
-                self.call(server, protocol.STAGE, fields, list(values[server].values()), seconds=LONG)
+            self.call(server, protocol.STAGE, fields, list(values[server].values()), seconds=LONG)
 
         def attempt() -> None:
-            self.everywhere(stage)
+            fan_out(stage, servers, self._threads.submit)
             fields = {"epoch": self.epoch, "token": token, "servers": servers, "step": step}
             answer = self.call(0, protocol.ASSIGN, fields, seconds=LONG).fields
             self.epoch, self.step = answer["epoch"], answer["step"]
@@ -492,8 +481,7 @@ class ServerClient:
     def close(self) -> None:
         """End its threads."""
         for threads in (self._threads, self._pusher):
-            if threads is not None:
-                threads.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _Unrecoverable(Exception):

@@ -1,19 +1,22 @@
-"""A push: what a worker contributes to an update, the push while it is under way, and its outcome."""
+"""A push: what a worker contributes to an update, the push while it is under way, what servers answer, its outcome."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from stratagem.errors import RolledBack
+import numpy as np
+
+from stratagem.errors import RolledBack, TaskReplaced
 from stratagem.parameters import protocol
+from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.planning import Pieces
 from stratagem.parameters.protocol import OK, PENDING, SEND, STATE, Reading
-from stratagem.parameters.responses import FreeMemory, receive
-from stratagem.runtime.wire import Fields, Peer, Response
+from stratagem.runtime.buffers import Buffers
+from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.peer import CallUnderWay
 
+_BUFFERS = 3
 VOID = "void"
 """The kind of a push that does not count, because the servers went back behind it."""
 
@@ -62,6 +65,46 @@ class Outcome:
         self.update = self.update or self.step
 
 
+class FreeMemory:
+    """A worker's own memory for the parameters of one server.
+
+    Args:
+        config: What the server holds.
+    """
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._buffers = [
+            (Buffers(_BUFFERS), leaf.spec.shape, np.dtype(leaf.spec.dtype)) for leaf in config.leaves
+        ]
+
+    def take(self) -> list[Array]:
+        """Memory for all parameters of the server that nobody uses any more."""
+        return [buffers.take(shape, dtype) for buffers, shape, dtype in self._buffers]
+
+
+def receive(call: CallUnderWay, seconds: float, memory: FreeMemory | None = None) -> Response:
+    """Wait for a server's answer.
+
+    Args:
+        call: The call that the server is to answer.
+        seconds: How long to wait.
+        memory: For the parameters in the answer, unless they can stay in shared memory; `None` if there are none.
+
+    Raises:
+        RolledBack: The servers have gone back to an earlier step, or are about to.
+        TaskReplaced: A newer start of this worker has taken its place.
+    """
+    is_lent = memory is not None and call.transport == SHARED_MEMORY
+    into = None if is_lent or memory is None else memory.take()
+    answer = call.answer(timeout=seconds, into=into, lend=is_lent)
+    match answer.fields.get(protocol.STATE):
+        case protocol.ROLLED_BACK:
+            raise RolledBack(str(answer.fields["why"]))
+        case protocol.REPLACED:
+            raise TaskReplaced(str(answer.fields["why"]))
+    return answer
+
+
 class PushUnderWay:
     """A push that is sent to every server that takes part in updates, under one number however often it is sent.
 
@@ -94,10 +137,13 @@ class PushUnderWay:
         self._has_failed = False
         self._began = time.monotonic()
 
-    def send(self, server: int) -> None:
-        """Send a server its part, and leave its answer to `exchange`."""
-        self._calls[server] = self._peer(server).begin(
-            protocol.PUSH, *self._message(server), timeout=protocol.CALL_SECONDS, wait=False
+    def send(self, server: int, again: bool = False) -> None:
+        """Send a server its part, and leave its answer to `exchange`; if it is asked again it has the arrays already."""
+        peer, ours = self._peer(server), self._contribution
+        fields = {**self._fields, "again": again, "metrics": ours.metrics if server == 0 else {}}
+        arrays = [*ours.gradients[server], *ours.commons] if ours.rows and not again else ()
+        self._calls[server] = peer.begin(
+            protocol.PUSH, fields, arrays, timeout=protocol.CALL_SECONDS, wait=False
         )
 
     def exchange(self, server: int) -> Response:
@@ -107,17 +153,12 @@ class PushUnderWay:
             RolledBack: The servers have gone back to an earlier step; or another server did not get its part, so that
                 this one would wait in vain.
         """
-        call, again = self._calls.pop(server, None), False
+        again = False
         try:
             while True:
-                if call is None:
-                    call = self._peer(server).begin(
-                        protocol.PUSH,
-                        *self._message(server, again),
-                        timeout=protocol.CALL_SECONDS,
-                        wait=False,
-                    )
-                answer = receive(call, protocol.CALL_SECONDS, self._memory[server])
+                if server not in self._calls:
+                    self.send(server, again)
+                answer = receive(self._calls.pop(server), protocol.CALL_SECONDS, self._memory[server])
                 state = answer.fields[STATE]
                 if state == OK:
                     return answer
@@ -126,16 +167,10 @@ class PushUnderWay:
                 if state == PENDING and server == 0:
                     tasks = ", ".join(answer.fields["waiting"]) or "the other servers"
                     self._log_waiting(f"for {tasks}", time.monotonic() - self._began)
-                call, again = None, state != SEND
+                again = state != SEND
         except BaseException:
             self._has_failed = True
             raise
-
-    def _message(self, server: int, again: bool = False) -> tuple[Fields, Sequence[Any]]:
-        """The fields and arrays for a server, which has the arrays already if it is asked again."""
-        ours = self._contribution
-        fields = {**self._fields, "again": again, "metrics": ours.metrics if server == 0 else {}}
-        return fields, [*ours.gradients[server], *ours.commons] if ours.rows and not again else ()
 
     def abandon(self) -> None:
         """Give up this attempt, so that the push can be sent once more."""

@@ -10,8 +10,7 @@ import pytest
 from stratagem.errors import RolledBack, TaskLost
 from stratagem.parameters import protocol
 from stratagem.parameters.config import Held, StoreConfig
-from stratagem.parameters.push import Contribution, PushUnderWay
-from stratagem.parameters.responses import FreeMemory
+from stratagem.parameters.push import Contribution, FreeMemory, PushUnderWay
 from stratagem.parameters.rules import Async
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire import Listener, Peer, Reply, Request
