@@ -64,7 +64,7 @@ class ParameterServerEngine:
         index, replicas = self._workers.index, self.replicas
         averages = isinstance(self._options.rule, Sync)
         renews = not averages and not _overlaps(self._options)
-        brought = _same if replicas.read_host_memory else replicas.replicate
+        on_devices = _same if replicas.read_host_memory else replicas.replicate
         host = np.asarray if len(replicas) == 1 else _one_copy
         log = StepLog()
 
@@ -82,8 +82,8 @@ class ParameterServerEngine:
                     if renews:
                         state = model.freshened(state)
                     grads, others, own, commons = compute(
-                        brought(state.flat_params),
-                        brought(state.flat_state),
+                        on_devices(state.flat_params),
+                        on_devices(state.flat_state),
                         np.int32(state.step),
                         state.recipe.seed,
                         batch,
@@ -92,9 +92,9 @@ class ParameterServerEngine:
                     # What was compiled, or stood still, is computed once more, on parameters of now.
                     if model.age.was_as_ever() or is_last:
                         break
-            told = {name: host(value).tolist() for name, value in own.items()} if averages else {}
+            readings = {name: host(value).tolist() for name, value in own.items()} if averages else {}
             shared = [host(common) for common in commons]
-            outcome = model.push(Contribution(rows, gradients, shared, told, int(state.step)))
+            outcome = model.push(Contribution(rows, gradients, shared, readings, int(state.step)))
             metrics = own
             if averages and outcome.metrics:
                 metrics = {
@@ -103,11 +103,11 @@ class ParameterServerEngine:
                 }
             log.count(rows, outcome.update, metrics)
             client = model.client
-            told = {**metrics, "global_step": outcome.update, "dropped": client.dropped}
-            told["lost_updates"] = client.lost_updates
+            report = {**metrics, "global_step": outcome.update, "dropped": client.dropped}
+            report["lost_updates"] = client.lost_updates
             if outcome.staleness is not None:
-                told["staleness"] = outcome.staleness
-            return model.renewed(state, outcome, others), told
+                report["staleness"] = outcome.staleness
+            return model.renewed(state, outcome, others), report
 
         return step
 
@@ -217,9 +217,9 @@ class _Served:
     def fetch(self, state: TrainState) -> TrainState:
         """All of it, at one step, from the servers."""
         self.settle()
-        step, held = self.client.fetch()
+        step, arrays = self.client.fetch()
         others = [np.array(each) for each in state.flat_state]
-        return self.plan.join_state(held, others, step, state.recipe)
+        return self.plan.join_state(arrays, others, step, state.recipe)
 
     def end_fit(self, fit: int) -> None:
         """Tell the other workers that this one has come to the end of a fit."""

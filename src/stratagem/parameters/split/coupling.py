@@ -48,7 +48,7 @@ def couplings(flat: FlatUpdate) -> Coupling:
     def shared(atom: Atom) -> bool:
         return sources(atom).bit_count() > 1 and mask_of(users, atom).bit_count() > 1
 
-    given = frozenset(flat.gradients)
+    whole = frozenset(flat.gradients)
     commons: dict[Var, None] = {}
     partials: list[dict[Var, None]] = [{} for _ in range(count)]
     operations = []
@@ -66,7 +66,7 @@ def couplings(flat: FlatUpdate) -> Coupling:
         elif origin.bit_count() == 1 and purpose != origin and (result is None or sources(result) != origin):
             # Another leaf, or all of them, use something of this leaf's gradient alone.
             leaf = origin.bit_length() - 1
-            if atom not in given and size_of(atom) < max(2, size_of(flat.gradients[leaf])):
+            if atom not in whole and size_of(atom) < max(2, size_of(flat.gradients[leaf])):
                 commons[atom] = None
                 partials[leaf][atom] = None
 
@@ -101,13 +101,13 @@ def _homes_of_slots(flat: FlatUpdate, depends: Sequence[int]) -> list[int]:
         flat: The update.
         depends: For each output the inputs that it depends on, as bits in the order of `flat.inputs`.
     """
-    count, kept = len(flat.leaves), len(flat.slots)
+    count, num_slots = len(flat.leaves), len(flat.slots)
     leaf_bits, everyone = (1 << count) - 1, 1 << count
 
     def slots_in(mask: int) -> int:
-        return mask >> (2 * count) & ((1 << kept) - 1)
+        return mask >> (2 * count) & ((1 << num_slots) - 1)
 
-    homes = _users_of_slots(map(slots_in, depends[:count]), kept)
+    homes = _users_of_slots(map(slots_in, depends[:count]), num_slots)
     for slot, output in enumerate(flat.new_slots):
         if homes[slot]:
             continue

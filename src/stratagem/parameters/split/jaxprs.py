@@ -40,13 +40,13 @@ class Equations:
         """The equations with the given values no longer computed by any: they are inputs now."""
         if not given:
             return self
-        kept = []
+        equations = []
         for equation in self.listed:
             if not given.isdisjoint(equation.outvars):
                 outputs = [Var(var.aval) if var in given else var for var in equation.outvars]
                 equation = equation.replace(outvars=outputs)
-            kept.append(equation)
-        return Equations(kept, self.constants)
+            equations.append(equation)
+        return Equations(equations, self.constants)
 
     def needed(self, inputs: Sequence[Var], outputs: Sequence[Atom]) -> tuple[Jaxpr, list[int]]:
         """What is needed for the outputs, and which of the inputs, by position.

@@ -59,12 +59,12 @@ def traced(update: Update, leaves: Sequence[Any], slots: Sequence[Any]) -> Close
     Raises:
         StrategyError: It does not return what it was given, or calls back into Python.
     """
-    given = [[_spec(value) for value in values] for values in (leaves, slots)]
+    specs = [[_spec(value) for value in values] for values in (leaves, slots)]
     step = jax.ShapeDtypeStruct((), jnp.int32)
-    closed, shapes = jax.make_jaxpr(update, return_shape=True)(*given, given[0], step)
+    closed, shapes = jax.make_jaxpr(update, return_shape=True)(*specs, specs[0], step)
     new_leaves, new_slots = (list(values) for values in shapes)
-    _check_same("variable", given[0], new_leaves)
-    _check_same("slot", given[1], new_slots)
+    _check_same("variable", specs[0], new_leaves)
+    _check_same("slot", specs[1], new_slots)
     if closed.effects:
         raise StrategyError(
             f"the optimizer's update has effects besides its results ({', '.join(map(str, closed.effects))}), and "
