@@ -6,12 +6,14 @@ A map, from the outside in:
     push                       a push while it is under way, what servers answer, and its outcome
     rendezvous                 what workers show and tell each other by way of server 0
     planning, partition        a model over servers as every worker plans it: who holds what, what is shipped
+    server_rows                tables on the servers, as a worker plans and sees them
     split                      an optimizer's update, cut into one function for each server
     service, pushes            the calls that a server answers; what it does with a push
     leader, follower           server 0's shell, which carries out what the core decides; how other servers ask it
     part, store                one server's part of a model: its programs, its values and pushes
     snapshot_writer            its shards of snapshots and checkpoints on disk
     versions                   its values, version by version, for readers near and far
+    table_part                 its rows of tables
     row_updates                an optimizer's update of the rows of a table
     averaging                  the mean of several pushes and the update that it makes, as one program
     model_core                 the pure core: the states of a model, and everything that server 0 decides about it

@@ -60,6 +60,7 @@ class ServerClient:
         patience: Seconds for which a lost task may come back.
         dropped: How many pushes of this worker were dropped.
         lost_updates: How many updates, of all workers, were lost with servers while this one trained.
+        servers: The numbers of the servers.
     """
 
     def __init__(
@@ -76,13 +77,13 @@ class ServerClient:
         self._plan = plan
         self._initial = initial
         self._model = plan.configs[0].name
-        self._servers = range(len(plan.configs))
+        self.servers = range(len(plan.configs))
         self._participants = plan.configs[0].participants
         self._memory = [FreeMemory(config) for config in plan.configs]
         # Held by whoever calls: the user's thread, or the one that tells a restarted leader of a pause.
         self._turn = threading.RLock()
         # They start their threads when there is something to do for them.
-        self._threads = ThreadPoolExecutor(len(self._servers), thread_name_prefix="stratagem-client")
+        self._threads = ThreadPoolExecutor(len(self.servers), thread_name_prefix="stratagem-client")
         self._pusher = ThreadPoolExecutor(1, thread_name_prefix="stratagem-push")
         self._waiting_log = WaitingLog()
         self._has_joined = False
@@ -257,7 +258,7 @@ class ServerClient:
 
     def everywhere(self, act: Callable[[int], T]) -> list[T]:
         """Do something for every server at once."""
-        return fan_out(act, self._servers, self._threads.submit)
+        return fan_out(act, self.servers, self._threads.submit)
 
     def _peer(self, server: int) -> Peer:
         return self.server.peers[self._plan.options.servers[server]]
@@ -271,7 +272,7 @@ class ServerClient:
 
     def pull(self) -> Outcome:
         """The newest parameters of every server."""
-        return self.retry(lambda: self._outcome(self._servers, self.everywhere(self._pull_from)))
+        return self.retry(lambda: self._outcome(self.servers, self.everywhere(self._pull_from)))
 
     def pull_newer(self, than: int) -> Outcome | None:
         """The newest parameters of every server, unless they are those of a step."""
@@ -283,7 +284,7 @@ class ServerClient:
             if not first.tensors:
                 return self.pull()
             answers = self.everywhere(lambda server: self._pull_from(server) if server else first)
-            return self._outcome(self._servers, answers)
+            return self._outcome(self.servers, answers)
 
         return self.retry(attempt)
 
@@ -356,9 +357,12 @@ class ServerClient:
         if kind == "dropped":
             self.dropped += 1
             _log.info("%s: a push was dropped: %s", self.server.task, fields["why"])
-        leaves: Pieces = [[] for _ in self._servers]
+        leaves: Pieces = [[] for _ in self.servers]
+        rows: Pieces | None = [[] for _ in self.servers]
         for server, answer in zip(servers, answers, strict=True):
-            leaves[server] = answer.tensors
+            count = len(self._plan.configs[server].leaves)
+            leaves[server], others = answer.tensors[:count], answer.tensors[count:]
+            rows = None if rows is None or not others else [*rows[:server], others, *rows[server + 1 :]]
         return Outcome(
             kind,
             self.step,
@@ -366,7 +370,27 @@ class ServerClient:
             fields.get("metrics", {}),
             fields.get("staleness"),
             fields.get("update", 0),
+            rows,
         )
+
+    def pull_rows(self, wanted: Pieces, trains: bool = False) -> Pieces:
+        """Rows of tables from every server.
+
+        Args:
+            wanted: For each server, for each stack of tables the ids.
+            trains: Whether this worker is going to send gradients of them.
+        """
+        fields = {"reader": self.worker if trains else None}
+
+        def from_server(server: int) -> Response:
+            return self.call(server, protocol.ROWS, {"epoch": self.epoch, **fields}, wanted[server])
+
+        return self.retry(lambda: [answer.tensors for answer in self.everywhere(from_server)])
+
+    def table_page(self, server: int, stack: int, start: int, size: int) -> Response:
+        """Some rows of a stack of tables, and where to go on."""
+        fields = {"stack": stack, "start": start, "size": size}
+        return self.retry(lambda: self.call(server, protocol.TABLE, {"epoch": self.epoch, **fields}))
 
     def pause(self) -> None:
         """Tell the servers that this worker's data have ended for now."""
@@ -476,7 +500,7 @@ class ServerClient:
                 if fields[STATE] == OK:
                     return ShardRecord.from_dict(fields["record"])
 
-        return [record_of(server) for server in self._servers]
+        return [record_of(server) for server in self.servers]
 
     def close(self) -> None:
         """End its threads."""

@@ -8,6 +8,7 @@ from stratagem.errors import ProtocolError, StrategyError
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire import Fields
+from stratagem.tables.row_store import RowSpec
 
 _RULES: dict[str, type[UpdateRule]] = {rule.__name__: rule for rule in (Async, Sync, BoundedStaleness)}
 
@@ -23,6 +24,25 @@ class Held:
 
     name: str
     spec: TensorSpec
+
+
+@dataclass(frozen=True)
+class StackConfig:
+    """Tables that a server keeps together; it has the rows of some of their ids.
+
+    Attributes:
+        names: The tables.
+        spec: What is kept of each row.
+        scalars: Shape, type and bytes of what all rows share of the optimizer's state, at first.
+        first: Hashes of the programs that make first values, for each number of rows that there are programs for.
+        update: Hashes of the programs that make updates.
+    """
+
+    names: tuple[str, ...]
+    spec: RowSpec
+    scalars: tuple[tuple[tuple[int, ...], str, bytes], ...]
+    first: tuple[str, ...]
+    update: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -46,6 +66,7 @@ class StoreConfig:
         snapshot_secs: Seconds from snapshot to snapshot.
         rejoin_timeout: Seconds for which a worker, or a server, that is silent may come back.
         tensors: For server 0: what is where in a snapshot, as the manifest has it.
+        tables: Tables of which it has some rows.
     """
 
     name: str
@@ -64,6 +85,7 @@ class StoreConfig:
     snapshot_secs: float
     rejoin_timeout: float
     tensors: Any = None
+    tables: tuple[StackConfig, ...] = ()
 
     @property
     def held(self) -> tuple[Held, ...]:
@@ -84,6 +106,7 @@ class StoreConfig:
             "slots": [_plain(each) for each in self.slots],
             "commons": [[list(spec.shape), spec.dtype] for spec in self.commons],
             "rule": [type(self.rule).__name__, asdict(self.rule)],
+            "tables": [asdict(stack) for stack in self.tables],
         }
 
     @classmethod
@@ -104,6 +127,10 @@ class StoreConfig:
                     "slots": _held(plain["slots"]),
                     "commons": tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in plain["commons"]),
                     "rule": _RULES[kind](**options),
+                    "tables": tuple(
+                        StackConfig(**{**_tuples(stack), "spec": RowSpec(**_tuples(stack["spec"]))})
+                        for stack in plain["tables"]
+                    ),
                 }
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -125,7 +152,7 @@ class StoreConfig:
                 )
 
 
-_DERIVED = ("update", "partials", "combine", "tensors")
+_DERIVED = ("update", "partials", "combine", "tensors", "tables")
 _WORDS = {
     "leaves": "what is trained",
     "slots": "the optimizer's state",
@@ -134,7 +161,15 @@ _WORDS = {
     "combine": "the optimizer",
     "tensors": "what is kept of it",
     "rule": "the update rule",
+    "tables": "what is kept of its tables, or how they are trained,",
 }
+
+
+def _tuples(values: Any) -> Any:
+    """The same values with tuples for lists, in dictionaries too."""
+    if isinstance(values, dict):
+        return {name: _tuples(value) for name, value in values.items()}
+    return tuple(_tuples(value) for value in values) if isinstance(values, list | tuple) else values
 
 
 def _plain(held: Held) -> list[Any]:

@@ -12,6 +12,7 @@ from stratagem.parameters.agreements import Label, beside, standing_for
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.snapshot_writer import SnapshotWriter
 from stratagem.parameters.store import Lead, Store
+from stratagem.parameters.table_part import PREFIX, TablePart
 from stratagem.runtime.memory import physical_memory
 from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.programs.summary import TensorSpec
@@ -58,14 +59,18 @@ class ModelPart:
             return []
         config = self.config
         hashes = (config.update, config.partials, config.combine)
+        of_tables = [each for stack in config.tables for each in (*stack.first, *stack.update)]
         programs = {
-            hash_: self._programs.find(hash_, self._donated(hash_), self._device) for hash_ in hashes if hash_
+            hash_: self._programs.find(hash_, self._donated(hash_), self._device)
+            for hash_ in dict.fromkeys([*hashes, *of_tables])
+            if hash_
         }
         missing = [hash_ for hash_, program in programs.items() if program is None]
         if not missing:
             update, partials, combine = map(programs.get, hashes)
             snapshot = None if config.snapshot_dir is None else self.writer.write
-            self.store = Store(config, update, partials, combine, self._device, self._lead, snapshot)
+            tables = TablePart(config.tables, {name: each for name, each in programs.items() if each})
+            self.store = Store(config, update, partials, combine, self._device, self._lead, tables, snapshot)
         return missing
 
     def ship(self, artifact: bytes) -> None:
@@ -123,7 +128,7 @@ class ModelPart:
                 self.opened(fields["epoch"])
                 self._mark(tuple(fields["label"]), fields["step"])
             case protocol.SNAPSHOT if fields["now"]:
-                self.writer.write(fields["step"], self._copies(fields["step"]))
+                self.writer.write(fields["step"], self._all(fields["step"]))
             case protocol.SNAPSHOT:
                 return {"record": self.writer.written(fields["step"], seconds).to_dict()}
             case protocol.FORGET:
@@ -182,6 +187,10 @@ class ModelPart:
         finally:
             release()
 
+    def _all(self, step: int) -> dict[str, Array]:
+        """Copies of all values and rows at a step, by name."""
+        return self.filled.named(self._copies(step))
+
     def _restore(self, step: int, record: ShardRecord) -> None:
         """Go back to a snapshot.
 
@@ -192,7 +201,11 @@ class ModelPart:
         self.filled.close()
         arrays: Mapping[str, Array] = read_shard(directory, record)
         wanted = {held.name: held.spec for held in self.config.held}
-        present = {name: TensorSpec(array.shape, str(array.dtype)) for name, array in arrays.items()}
+        present = {
+            name: TensorSpec(array.shape, str(array.dtype))
+            for name, array in arrays.items()
+            if not name.startswith(PREFIX)
+        }
         if present != wanted:
             missing, more = sorted(wanted.keys() - present), sorted(present.keys() - wanted)
             both = [name for name in wanted if name in present and present[name] != wanted[name]]
@@ -203,6 +216,7 @@ class ModelPart:
             )
         self.writer.forget()
         self.filled.fill(step, [arrays[held.name] for held in self.config.held])
+        self.filled.tables.restore(arrays, step)
 
     def _take(self, token: str, step: int, is_anew: bool) -> None:
         """Set values that were prepared; see `Store.take`."""
@@ -228,7 +242,7 @@ class ModelPart:
             return False
         if root not in self._writers:
             self._writers[root] = SnapshotWriter(self.config, root)
-        self._writers[root].write(step, self._copies(step))
+        self._writers[root].write(step, self._all(step))
         return True
 
     def _kept(self, root: str, step: int) -> Fields:

@@ -9,13 +9,16 @@ import jax
 import numpy as np
 
 from stratagem.devices import log_placement, part_name
-from stratagem.parameters.config import Held, StoreConfig
+from stratagem.parameters.config import Held, StackConfig, StoreConfig
 from stratagem.parameters.partition import Leaf, Partitioner, partition
+from stratagem.parameters.row_updates import PlannedRows, RowUpdate, row_spec
 from stratagem.parameters.rules import Sync, UpdateRule
 from stratagem.parameters.split import KeptSlot, Part, Piece, Plan, Update, analyse
 from stratagem.runtime.programs import Program, export_program
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire.arrays import Array
+from stratagem.tables.row_store import SIZES
+from stratagem.tables.stacks import Stack
 from stratagem.waist import Recipe, TrainState
 
 Pieces = list[list[Array]]
@@ -83,6 +86,10 @@ class ModelPlan:
         self._num_opt_state = len(state.flat_opt_state)
         self._num_averages = len(state.flat_ema or [])
         self._kinds = tuple(state.kinds)
+        tables = state.recipe.tables
+        self._rows = (
+            list(zip(tables.stacks, tables.updates, strict=True)) if isinstance(tables, PlannedRows) else []
+        )
         values = self._values(state)
         count = len(values) - self._num_opt_state - self._num_averages
         tensors = [
@@ -207,7 +214,9 @@ class ModelPlan:
             [tensor.name, [[server, arrays[server][place].name] for server, place in home]]
             for tensor, home in homes
         ]
-        participants = tuple(server for server, part in enumerate(self.parts) if part.pieces or server == 0)
+        participants = tuple(
+            server for server, part in enumerate(self.parts) if part.pieces or server == 0 or self._rows
+        )
         for server, (part, specs) in enumerate(zip(self.parts, leaf_specs, strict=True)):
             for each in leaves[server]:
                 log_placement(
@@ -221,6 +230,7 @@ class ModelPlan:
                 update = self._export(server, part.update, specs, slot_specs, specs, commons, step)
             if averages and specs:
                 partials = self._export(server, part.partials, specs)
+            tables = [self._stack_config(server, *pair) for pair in self._rows]
             configs.append(
                 StoreConfig(
                     name=name,
@@ -239,9 +249,23 @@ class ModelPlan:
                     snapshot_secs=options.snapshot_secs,
                     rejoin_timeout=options.rejoin_timeout,
                     tensors=manifest if server == 0 else None,
+                    tables=tuple(tables),
                 )
             )
         return configs
+
+    def _stack_config(self, server: int, stack: Stack, update: RowUpdate) -> StackConfig:
+        table, scalars = stack.tables[0], update.scalars
+        first, updates = [], []
+        for size in SIZES:
+            values = TensorSpec((size, table.dim), table.dtype)
+            slots = [TensorSpec((size, *shape), dtype) for shape, dtype in update.slots]
+            first.append(self._export(server, update.first, TensorSpec((size, 2), "uint32")))
+            step = TensorSpec((), "int32")
+            updates.append(self._export(server, update.update, values, *slots, *scalars, values, step))
+        plain = tuple((each.shape, str(each.dtype), each.tobytes()) for each in scalars)
+        names = tuple(each.name for each in stack.tables)
+        return StackConfig(names, row_spec(stack, update), plain, tuple(first), tuple(updates))
 
     def _export(self, server: int, function: Callable[..., Any], *arguments: Any) -> str:
         program = export_program(function, *arguments, platform=self.options.platforms[server])

@@ -31,6 +31,8 @@ class Contribution:
         commons: What all gradients have in common.
         metrics: To be averaged over the pushes of one update.
         base: The step of the parameters that the gradients were computed on; the newest known by default.
+        tables: For each server, ids and gradients of rows, for each stack of tables in turn.
+        wanted: For each server, for each stack the ids of rows to be sent with the parameters.
     """
 
     rows: int
@@ -38,6 +40,8 @@ class Contribution:
     commons: Sequence[Array] = ()
     metrics: Mapping[str, Reading] = field(default_factory=dict)
     base: int | None = None
+    tables: Pieces | None = None
+    wanted: Pieces | None = None
 
 
 @dataclass
@@ -52,6 +56,7 @@ class Outcome:
         staleness: How many updates came between the parameters that it was computed on and its own; `None` if it
             was not applied.
         update: The global step that the push made; that of the parameters if it made none.
+        rows: The rows that were wanted, from each server for each stack of tables; `None` if they did not come.
     """
 
     kind: str
@@ -60,6 +65,7 @@ class Outcome:
     metrics: dict[str, Reading] = field(default_factory=dict)
     staleness: int | None = None
     update: int = 0
+    rows: Pieces | None = None
 
     def __post_init__(self) -> None:
         self.update = self.update or self.step
@@ -82,20 +88,23 @@ class FreeMemory:
         return [buffers.take(shape, dtype) for buffers, shape, dtype in self._buffers]
 
 
-def receive(call: CallUnderWay, seconds: float, memory: FreeMemory | None = None) -> Response:
+def receive(
+    call: CallUnderWay, seconds: float, memory: FreeMemory | None = None, others: int = 0
+) -> Response:
     """Wait for a server's answer.
 
     Args:
         call: The call that the server is to answer.
         seconds: How long to wait.
         memory: For the parameters in the answer, unless they can stay in shared memory; `None` if there are none.
+        others: How many arrays may follow the parameters.
 
     Raises:
         RolledBack: The servers have gone back to an earlier step, or are about to.
         TaskReplaced: A newer start of this worker has taken its place.
     """
     is_lent = memory is not None and call.transport == SHARED_MEMORY
-    into = None if is_lent or memory is None else memory.take()
+    into = None if is_lent or memory is None else [*memory.take(), *[None] * others]
     answer = call.answer(timeout=seconds, into=into, lend=is_lent)
     match answer.fields.get(protocol.STATE):
         case protocol.ROLLED_BACK:
@@ -141,7 +150,13 @@ class PushUnderWay:
         """Send a server its part, and leave its answer to `exchange`; if it is asked again it has the arrays already."""
         peer, ours = self._peer(server), self._contribution
         fields = {**self._fields, "again": again, "metrics": ours.metrics if server == 0 else {}}
-        arrays = [*ours.gradients[server], *ours.commons] if ours.rows and not again else ()
+        arrays = [*ours.gradients[server], *ours.commons] if ours.rows and not again else []
+        if ours.tables is not None and ours.rows and not again:
+            arrays += ours.tables[server]
+            fields["tables"] = len(ours.tables[server])
+        if ours.wanted is not None:
+            arrays += ours.wanted[server]
+            fields["wanted"] = len(ours.wanted[server])
         self._calls[server] = peer.begin(
             protocol.PUSH, fields, arrays, timeout=protocol.CALL_SECONDS, wait=False
         )
@@ -158,7 +173,9 @@ class PushUnderWay:
             while True:
                 if server not in self._calls:
                     self.send(server, again)
-                answer = receive(self._calls.pop(server), protocol.CALL_SECONDS, self._memory[server])
+                wanted = self._contribution.wanted
+                others = 0 if wanted is None else len(wanted[server])
+                answer = receive(self._calls.pop(server), protocol.CALL_SECONDS, self._memory[server], others)
                 state = answer.fields[STATE]
                 if state == OK:
                     return answer

@@ -11,7 +11,7 @@ Who answers a push, under Sync with one server, is the thread that makes its upd
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from stratagem.parameters.rules import Sync
 from stratagem.parameters.store import Key, Lead, Store
 from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
 from stratagem.runtime.wire import LATER, Fields, Reply, Request
+from stratagem.runtime.wire.arrays import Array
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +47,22 @@ class _PendingPush:
     push: Push
     end: float
     is_here: bool = True
+
+    def arrays(self) -> tuple[Sequence[Array], Sequence[Array]]:
+        """The gradients and commons that it brings; ids and gradients of rows."""
+        fields, tensors = self.request.fields, self.request.tensors
+        last = len(tensors) - fields.get("wanted", 0)
+        first = last - fields.get("tables", 0)
+        return tensors[:first], tensors[first:last]
+
+    def with_rows(self, leaves: Sequence[Array]) -> Sequence[Array]:
+        """What it is answered with: the parameters, and the rows that its worker wants to have with them."""
+        wanted = self.request.fields.get("wanted", 0)
+        if not wanted:
+            return leaves
+        ids = self.request.tensors[-wanted:]
+        self.store.tables.check_ids(ids)
+        return [*leaves, *self.store.tables.read(ids, self.push.worker)]
 
 
 class Pushes:
@@ -86,7 +103,7 @@ class Pushes:
         if request.fields["again"]:
             pending.is_here = store.has(push)
         else:
-            store.stage(push, request.tensors)
+            store.stage(push, *pending.arrays())
             if request.fields["metrics"]:  # which server 0 alone is sent
                 with self._lock:
                     self._metrics.add(push, request.fields["metrics"])
@@ -168,8 +185,10 @@ class Pushes:
             for other in decision.pushes:
                 waiting = self._waiting.get(other[:3])
                 if waiting is not None and waiting is not pending:
-                    self._answer(waiting, Reply(_about(other, decision, fields), leaves))
-        return Reply(_about(push, decision, fields), leaves, after=partial(self._tell, release))
+                    reply = Reply(_about(other, decision, fields), waiting.with_rows(leaves))
+                    self._answer(waiting, reply)
+        arrays = pending.with_rows(leaves)
+        return Reply(_about(push, decision, fields), arrays, after=partial(self._tell, release))
 
     def _drop_left_over(self, pending: _PendingPush) -> None:
         """Drop what earlier starts of a worker had not pushed to all servers: nobody else asks what became of it.

@@ -1,5 +1,6 @@
 """An optimizer's update of the rows of a table: proved to treat every row by itself, and made into programs over rows."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,13 @@ import numpy as np
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.split import analyse
+from stratagem.tables.row_source import RowSource
+from stratagem.tables.row_store import RowSpec
+from stratagem.tables.stacks import Stack
 from stratagem.tables.table import Table, uniform
 from stratagem.waist.optimizers import is_optax
 
+_log = logging.getLogger("stratagem")
 _TRIED = 8
 """How many rows the update is tried and analysed with."""
 
@@ -114,6 +119,49 @@ def row_update(table: Table, default: Any) -> RowUpdate:
         has_rows,
     )
     return RowUpdate(**{**update.__dict__, "is_lazy": _is_lazy(update)})
+
+
+class PlannedRows(RowSource):
+    """The rows of tables, and how they are trained.
+
+    Attributes:
+        updates: The update of each stack.
+    """
+
+    updates: list[RowUpdate]
+
+
+def row_updates(stacks: Sequence[Stack], optimizer: Any) -> list[RowUpdate]:
+    """The update of each stack; those that are lazy are named in the log."""
+    updates = [row_update(stack.tables[0], optimizer) for stack in stacks]
+    lazy = [
+        table.name
+        for stack, update in zip(stacks, updates, strict=True)
+        if update.is_lazy
+        for table in stack.tables
+    ]
+    if lazy:
+        _log.info(
+            "the optimizer of table %s would also change rows that a batch does not touch; only those that it touches are "
+            "updated (lazily), so results differ from those of a dense variable",
+            ", ".join(map(repr, lazy)),
+        )
+    return updates
+
+
+def row_spec(stack: Stack, update: RowUpdate) -> RowSpec:
+    """What a store keeps of a stack."""
+    table = stack.tables[0]
+    return RowSpec(
+        table.dim,
+        table.dtype,
+        stack.bound,
+        stack.offsets,
+        tuple(each.key for each in stack.tables),
+        update.slots,
+        table.admit_after,
+        table.expire_steps,
+    )
 
 
 def _is_lazy(update: RowUpdate) -> bool:

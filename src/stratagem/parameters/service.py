@@ -86,6 +86,8 @@ class ParameterService:
             protocol.PAUSE: self._event(lambda core, worker: core.authority.pause(worker), "worker"),
             protocol.PUSH: self._push,
             protocol.PULL: self._pull,
+            protocol.ROWS: self._rows,
+            protocol.TABLE: self._table,
             protocol.HOLD: self._event(
                 lambda core, holder: {"step": core.hold(holder, time.monotonic())}, "holder"
             ),
@@ -263,6 +265,21 @@ class ParameterService:
         version, views, release = store.read(is_far=request.peer.is_far)
         return Reply({STATE: OK, "step": version}, views, after=release)
 
+    def _rows(self, request: Request) -> Reply:
+        """The newest rows of some ids."""
+        tables = self._opened(request).tables
+        tables.check_ids(request.tensors)
+        return Reply({STATE: OK}, tables.read(request.tensors, request.fields["reader"]))
+
+    def _table(self, request: Request) -> Reply:
+        """Some rows of a table."""
+        fields = request.fields
+        following, arrays = self._opened(request).tables.page(
+            fields["stack"], fields["start"], fields["size"]
+        )
+        count = self._opened(request).tables.describe()[fields["stack"]]["rows"]
+        return Reply({STATE: OK, "next": following, "count": count}, arrays)
+
     def _read(self, request: Request) -> Reply:
         step, is_far = request.fields["step"], request.peer.is_far
         version, views, release = self._opened(request).read(step, everything=True, is_far=is_far)
@@ -370,6 +387,7 @@ class ParameterService:
             name: {
                 "step": model.part.store.version if model.part.store is not None else 0,
                 "variables": model.part.store.describe() if model.part.store is not None else [],
+                "tables": model.part.store.tables.describe() if model.part.store is not None else [],
                 **(model.leader.now(ModelCore.describe) if model.leader is not None else {}),
             }
             for name, model in self._models.items()

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 from stratagem.errors import DeadlineExceeded
@@ -36,12 +36,12 @@ class SnapshotWriter:
         self.snapshots = Cuts(root)
         self._futures: dict[int, Future[ShardRecord]] = {}
         self._lock = threading.Lock()
-        self._orders: queue.SimpleQueue[tuple[int, Sequence[Array], Future[ShardRecord]] | None]
+        self._orders: queue.SimpleQueue[tuple[int, Mapping[str, Array], Future[ShardRecord]] | None]
         self._orders = queue.SimpleQueue()
         threading.Thread(target=self._write_all, name="stratagem-snapshots", daemon=True).start()
 
-    def write(self, step: int, values: Sequence[Array]) -> None:
-        """Take over copies of all values, and write them soon."""
+    def write(self, step: int, values: Mapping[str, Array]) -> None:
+        """Take over copies of all values, by name, and write them soon."""
         with self._lock:
             if step in self._futures and (self._futures[step].running() or self._futures[step].done()):
                 del self._futures[step]  # it was ordered before, and is now once more
@@ -82,10 +82,9 @@ class SnapshotWriter:
                 self._write(*order)
             del order  # and with it the copies, before the next one comes
 
-    def _write(self, step: int, values: Sequence[Array], future: Future[ShardRecord]) -> None:
-        names = [held.name for held in self._config.held]
+    def _write(self, step: int, values: Mapping[str, Array], future: Future[ShardRecord]) -> None:
         try:
-            directory, arrays = self.snapshots.directory(step), dict(zip(names, values, strict=True))
-            future.set_result(write_shard(directory, shard_name(self._config.server), arrays))
+            directory = self.snapshots.directory(step)
+            future.set_result(write_shard(directory, shard_name(self._config.server), values))
         except BaseException as error:  # noqa: BLE001  told to whoever waits for it
             future.set_exception(error)

@@ -16,6 +16,7 @@ from stratagem.parameters.authority import Decision
 from stratagem.parameters.averaging import AveragedUpdate, weighted, weights
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.rules import Sync
+from stratagem.parameters.table_part import TablePart
 from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
 from stratagem.parameters.versions import Release, Versions, copies
 from stratagem.runtime.host_views import host_view
@@ -56,11 +57,14 @@ class Staged:
     Attributes:
         gradients: Views of its worker's memory as long as the worker waits for the answer, copies afterwards.
         commons: What its worker says that all gradients have in common.
+        tables: Ids and gradients of rows, for each stack of tables in turn.
     """
 
+    worker: int
     rows: int
     gradients: Sequence[Array]
     commons: Sequence[Array]
+    tables: Sequence[Array] = ()
 
 
 class Store:
@@ -73,9 +77,11 @@ class Store:
         combine: Computes the commons; on server 0.
         device: Where the values live.
         lead: Who decides.
+        tables: The rows of tables.
         snapshot: Takes copies of all values right after a step, if there are to be snapshots.
 
     Attributes:
+        tables: See above.
         epoch: Names the stretch of history since the last roll-back; `None` until there are values.
     """
 
@@ -87,9 +93,11 @@ class Store:
         combine: CompiledProgram | None,
         device: jax.Device,
         lead: Lead,
-        snapshot: Callable[[int, list[Array]], None] | None,
+        tables: TablePart,
+        snapshot: Callable[[int, Mapping[str, Array]], None] | None,
     ) -> None:
         self.config = config
+        self.tables = tables
         self._lead = lead
         self._combine = combine
         self._snapshot = snapshot
@@ -124,6 +132,7 @@ class Store:
         arrays = copies(values, self._device)
         with self._versions.replacing(), self._lock:
             self._versions.publish(version, arrays)
+            self.tables.clear()
             self._forget_pushes()
 
     def prepare(self, token: str, values: Mapping[int, Array]) -> None:
@@ -220,15 +229,25 @@ class Store:
 
     # Pushes.
 
-    def stage(self, push: Push, tensors: Sequence[Array]) -> None:
-        """Keep a push until it is settled. One of no rows brings no gradients."""
+    def stage(self, push: Push, tensors: Sequence[Array], tables: Sequence[Array] = ()) -> None:
+        """Keep a push until it is settled. One of no rows brings no gradients.
+
+        Args:
+            push: The push.
+            tensors: Gradients, then commons.
+            tables: Ids and gradients of rows, for each stack of tables in turn.
+        """
         count = len(self._wanted)
         if push.rows or tensors:
             gradients = tensors[:count]
             if [(gradient.dtype, gradient.shape) for gradient in gradients] != self._wanted:
                 _check(gradients, self.config.leaves, "gradients")
+        if push.rows and (tables or self.config.tables):
+            self.tables.check(tables)
         with self._lock:
-            self._staged.setdefault(push[:3], Staged(push.rows, tensors[:count], tensors[count:]))
+            self._staged.setdefault(
+                push[:3], Staged(push.worker, push.rows, tensors[:count], tensors[count:], tables)
+            )
 
     def own(self, push: Push) -> None:
         """Copy what is not ours of a push that is not applied yet: its worker is about to get its memory back."""
@@ -237,6 +256,7 @@ class Store:
             if staged is not None:
                 staged.gradients = [_owned(array) for array in staged.gradients]
                 staged.commons = [_owned(array) for array in staged.commons]
+                staged.tables = [_owned(array) for array in staged.tables]
                 while self._under_way:  # an update may have begun to read what the worker gets back
                     self._changed.wait(_LOOK_EVERY)
 
@@ -312,10 +332,10 @@ class Store:
 
     def _make(self, step: int, pushes: Sequence[Staged], is_copied: bool, epoch: str | None) -> None:
         pushes = [push for push in pushes if push.rows]
-        commons = pushes[0].commons
+        commons, tables = pushes[0].commons, [(push.worker, push.rows, push.tables) for push in pushes]
         if self._shares_commons:
             # What all servers' gradients share is known only when each has the mean of its own.
-            pushes = [Staged(sum(push.rows for push in pushes), self._mean(pushes), ())]
+            pushes = [Staged(-1, sum(push.rows for push in pushes), self._mean(pushes), ())]
             partials = [] if self._partials is None else self._partials(pushes[0].gradients, wait=True)
             share = [np.asarray(partial) for partial in partials]
             commons = self._lead.commons(epoch or "", step, share)
@@ -325,11 +345,13 @@ class Store:
                 if self._update is not None:
                     rows, gradients = [push.rows for push in pushes], [push.gradients for push in pushes]
                     values = self._update(values, rows, gradients, [*commons, np.int32(step - 1)])
+                if self.config.tables:
+                    self.tables.update(tables, step)
             except Exception as error:  # noqa: BLE001  the old values may be gone
                 self._give_up(f"the update failed: {error}")
             self._versions.publish(step, values)  # of which `apply` tells
             if is_copied and self._snapshot is not None:
-                self._snapshot(step, [np.array(host_view(value)) for value in values])
+                self._snapshot(step, self.named([np.array(host_view(value)) for value in values]))
 
     def combined(self, shares: Sequence[Array]) -> list[Array]:
         """What the shares of all servers have in common; on server 0."""
@@ -346,6 +368,11 @@ class Store:
                 weights([push.rows for push in pushes]), [list(push.gradients) for push in pushes]
             )
         return [np.asarray(mean) for mean in means]
+
+    def named(self, values: Sequence[Array]) -> dict[str, Array]:
+        """Copies of all values, and of all rows of tables, by the names that they have in a snapshot."""
+        names = [held.name for held in self.config.held]
+        return {**dict(zip(names, values, strict=True)), **self.tables.copies()}
 
     # For others to see.
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.replicas import Lookahead, Replicas
 from stratagem.strategies.rows import count_rows
 
 HOW_TO_SHARE = (
@@ -33,7 +33,10 @@ class Batches:
 
 def placed_ahead(batches: Iterable[Any], replicas: Replicas) -> Iterator[Any]:
     """The batches, each put on the devices while the one before it trains; in host memory if they read that."""
-    if replicas.read_host_memory or replicas.keeps_batches_on_host:
+    if replicas.lookahead is not None:
+        yield from _told_ahead(batches, replicas.lookahead)
+        return
+    if replicas.read_host_memory:
         # None is drawn ahead: whoever makes them may use the memory of one for the next.
         yield from batches
         return
@@ -43,6 +46,20 @@ def placed_ahead(batches: Iterable[Any], replicas: Replicas) -> Iterator[Any]:
         if len(ahead) > 1:
             yield ahead.pop(0)
     yield from ahead
+
+
+def _told_ahead(batches: Iterable[Any], lookahead: Lookahead) -> Iterator[Any]:
+    """Copies of the batches, each when the one after it is known."""
+    present: Any = None
+    for batch in batches:
+        following = jax.tree.map(np.array, batch)
+        if present is not None:
+            lookahead.tell(present, following)
+            yield present
+        present = following
+    if present is not None:
+        lookahead.tell(present, None)
+        yield present
 
 
 def with_rows(batches: Iterable[Any]) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from stratagem.strategies.local_rows import LocalRows
-from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.replicas import Lookahead, Replicas
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.table import Table
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
@@ -77,7 +77,7 @@ class LocalEngine:
 
     def tables(self, tables: Sequence[Table], optimizer: Any) -> RowSource:
         """Rows in the memory of this process."""
-        self.replicas.keeps_batches_on_host = True
+        self.replicas.lookahead = Lookahead()
         return LocalRows(tables, optimizer)
 
 

@@ -1,20 +1,18 @@
 """Tables whose rows live in the memory of the process that trains."""
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from stratagem.parameters.row_updates import RowUpdate, row_update
+from stratagem.parameters.row_updates import RowUpdate, row_spec, row_updates
 from stratagem.tables.row_source import RowSource
-from stratagem.tables.row_store import RowPrograms, RowSpec, RowStore
+from stratagem.tables.row_store import RowPrograms, RowStore
 from stratagem.tables.stacks import Stack, stacked
 from stratagem.tables.table import Table, check_tables
 
 Array: TypeAlias = np.ndarray[Any, Any]
-_log = logging.getLogger("stratagem")
 
 
 class LocalRows(RowSource):
@@ -44,40 +42,8 @@ class LocalRows(RowSource):
 
     def pages(self, stack: int, size: int) -> Iterator[tuple[Array, Sequence[Array]]]:
         """See `RowSource`."""
-        return self.stores[stack].pages(size)
-
-
-def row_updates(stacks: Sequence[Stack], optimizer: Any) -> list[RowUpdate]:
-    """The update of each stack; those that are lazy are named in the log."""
-    updates = [row_update(stack.tables[0], optimizer) for stack in stacks]
-    lazy = [
-        table.name
-        for stack, update in zip(stacks, updates, strict=True)
-        if update.is_lazy
-        for table in stack.tables
-    ]
-    if lazy:
-        _log.info(
-            "the optimizer of table %s would also change rows that a batch does not touch; only those that it touches are "
-            "updated (lazily), so results differ from those of a dense variable",
-            ", ".join(map(repr, lazy)),
-        )
-    return updates
-
-
-def row_spec(stack: Stack, update: RowUpdate) -> RowSpec:
-    """What a store keeps of a stack."""
-    table = stack.tables[0]
-    return RowSpec(
-        table.dim,
-        table.dtype,
-        stack.bound,
-        stack.offsets,
-        tuple(each.key for each in stack.tables),
-        update.slots,
-        table.admit_after,
-        table.expire_steps,
-    )
+        store = self.stores[stack]
+        return (store.page(start, size) for start in range(0, store.end, size))
 
 
 def _store(stack: Stack, update: RowUpdate) -> RowStore:

@@ -1,6 +1,6 @@
 """How gradients become updates on parameter servers: computed here, pushed there, new parameters brought back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,13 +16,19 @@ from stratagem.parameters.planning import JobOptions, ModelPlan
 from stratagem.parameters.push import Contribution, Outcome
 from stratagem.parameters.rendezvous import Rendezvous
 from stratagem.parameters.rules import Async, Sync
+from stratagem.parameters.server_rows import ServerRows
 from stratagem.strategies.engines import Step
 from stratagem.strategies.parameter_age import Age
-from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.replicas import Lookahead, Replicas
+from stratagem.strategies.row_steps import placed
+from stratagem.strategies.row_trainable import ROW_GRADIENTS, RowTrainable
 from stratagem.strategies.rows import count_rows
 from stratagem.strategies.served_gradients import served_gradients
+from stratagem.strategies.served_rows import ServedRows
 from stratagem.strategies.server_workers import ServerWorkers
 from stratagem.strategies.step_log import StepLog
+from stratagem.tables.row_source import RowSource
+from stratagem.tables.table import Table
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
 from stratagem.waist.state import Parting
 
@@ -44,6 +50,11 @@ class ParameterServerEngine:
         self._options = options
         self._models = 0
 
+    def tables(self, tables: Sequence[Table], optimizer: Any) -> RowSource:
+        """Rows on the servers."""
+        self.replicas.lookahead = Lookahead()
+        return ServerRows(tables, optimizer)
+
     def lay_out(self, state: TrainState) -> TrainState:
         """Bring a state to the servers, or join those who have; what comes back has the parameters only."""
         plan = ModelPlan(f"model-{self._models}", state, state.recipe.names, self._options)
@@ -53,7 +64,11 @@ class ParameterServerEngine:
             workers.server, workers.index, workers.is_chief, plan, lambda: plan.initial(state)
         )
         client.connect()
-        model = _Served(plan, client, _overlaps(self._options), workers, state)
+        if isinstance(state.recipe.tables, ServerRows):
+            state.recipe.tables.client = client
+        # Rows of the next batch are asked for when those of the present one have been pushed.
+        overlaps = _overlaps(self._options) and state.recipe.tables is None
+        model = _Served(plan, client, overlaps, workers, state)
         workers.use(model)
         recipe = replace(state.recipe, served=model)
         empty = TrainState([], [], list(state.flat_state), None, np.int32(0), recipe)
@@ -72,29 +87,48 @@ class ParameterServerEngine:
             model: _Served = state.recipe.served  # type: ignore[assignment]
             rows = count_rows(batch, of_nothing=0)
             others, own, gradients, commons = state.flat_state, {}, model.nothing, []
+            tables = following = of_tables = None
+            if isinstance(trainable, RowTrainable):
+                tables = model.tables_of(trainable)
+                ahead = None if replicas.lookahead is None else replicas.lookahead.after(batch)
+                following = tables.following(state.flat_params, ahead)
             if rows:
                 compute = model.compiled.get(step)
                 if compute is None:
                     compute = model.compiled[step] = jax.jit(
                         _compute(trainable, model.plan, index, averages), out_shardings=replicas.whole
                     )
+                key = partial(_key, state, index)
+                needed = None if tables is None else tables.needed(state.flat_params, batch, key)
                 for is_last in (not renews, True):
+                    before = state
                     if renews:
                         state = model.freshened(state)
+                    given = batch
+                    if tables is not None and needed is not None:
+                        if needed.values is None or state is not before:
+                            tables.bring(needed)
+                        given = placed(replicas, batch, needed.values or [], needed.needed.places)
                     grads, others, own, commons = compute(
                         on_devices(state.flat_params),
                         on_devices(state.flat_state),
                         np.int32(state.step),
                         state.recipe.seed,
-                        batch,
+                        given,
                     )
                     gradients = model.plan.scatter([host(grad) for grad in grads])
                     # What was compiled, or stood still, is computed once more, on parameters of now.
                     if model.age.was_as_ever() or is_last:
                         break
+                if needed is not None:
+                    of_tables = needed.gradients([host(each) for each in own.pop(ROW_GRADIENTS)])
             readings = {name: host(value).tolist() for name, value in own.items()} if averages else {}
             shared = [host(common) for common in commons]
-            outcome = model.push(Contribution(rows, gradients, shared, readings, int(state.step)))
+            wanted = None if following is None else following.wanted()
+            base = int(state.step)
+            outcome = model.push(Contribution(rows, gradients, shared, readings, base, of_tables, wanted))
+            if tables is not None:
+                tables.came(following, outcome.rows)
             metrics = own
             if averages and outcome.metrics:
                 metrics = {
@@ -122,10 +156,19 @@ def _compute(trainable: Trainable, plan: ModelPlan, index: int, averages: bool) 
     def compute(
         params: Arrays, others: Arrays, step: Any, seed: Any, batch: Any
     ) -> tuple[Arrays, Arrays, Metrics, Arrays]:
-        rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), index)
+        rng = _fold(seed, step, index)
         return served_gradients(trainable, plan, params, others, batch, rng, alone=not averages)
 
     return compute
+
+
+def _fold(seed: Any, step: Any, index: int) -> jax.Array:
+    """The key of one worker's step."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), index)
+
+
+def _key(state: TrainState, index: int) -> jax.Array:
+    return _fold(state.recipe.seed, np.int32(state.step), index)
 
 
 def _same(arrays: Arrays) -> Arrays:
@@ -172,12 +215,21 @@ class _Served:
         self.in_step = isinstance(plan.options.rule, Sync)
         self.form: TrainState = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
         self.compiled: dict[Step, Callable[..., Any]] = {}
+        self._source = state.recipe.tables
+        self._tables: dict[RowTrainable, ServedRows] = {}
         self._closing: list[Callable[[], object]] = []
         self.nothing: list[list[Any]] = [[] for _ in plan.parts]
         self.push: Callable[[Contribution], Outcome] = self._push_on if overlaps else client.push
         self._under_way: Callable[[], Outcome] | None = None
         self.age = Age()
         self.is_closed = False
+
+    def tables_of(self, trainable: RowTrainable) -> ServedRows:
+        """The rows that the steps of a loss function need."""
+        if trainable not in self._tables:
+            source: ServerRows = self._source  # type: ignore[assignment]
+            self._tables[trainable] = ServedRows(source, trainable)
+        return self._tables[trainable]
 
     def _push_on(self, contribution: Contribution) -> Outcome:
         """Begin to push, and return the outcome of the push before."""

@@ -15,6 +15,22 @@ REPLICA_AXIS = "replica"
 T = TypeVar("T")
 
 
+class Lookahead:
+    """The batch that comes after another one, as far as that is known."""
+
+    def __init__(self) -> None:
+        self._pair: tuple[Any, Any] = None, None
+
+    def tell(self, batch: Any, following: Any) -> None:
+        """After this batch comes that one; `None` if none does."""
+        self._pair = batch, following
+
+    def after(self, batch: Any) -> Any:
+        """The batch that comes after this one; `None` if that is not known."""
+        known, following = self._pair
+        return following if known is batch else None
+
+
 class Replicas:
     """Devices in a row. Batches are split over them by rows, everything else is on each of them.
 
@@ -26,8 +42,8 @@ class Replicas:
         whole: How everything else does.
         read_host_memory: Whether compiled steps read host arrays where they are. Then nothing is gained by placing
             batches beforehand: to make a device's array of each costs more than what it holds is worth.
-        keeps_batches_on_host: Whether steps want batches as they are on the host: they look ids up in them, which may
-            have more bits than JAX computes with.
+        lookahead: Where the batch after the present one is told, if steps want to know. Then batches stay on the host:
+            steps look ids up in them, which may have more bits than JAX computes with.
     """
 
     def __init__(self, devices: Sequence[jax.Device]) -> None:
@@ -38,7 +54,7 @@ class Replicas:
         # With too small a pool of threads, steps in flight at the same time would block each other for ever.
         self._one_at_a_time = not guard_collectives() and len(devices) > 1
         self.devices = tuple(devices)
-        self.keeps_batches_on_host = False
+        self.lookahead: Lookahead | None = None
         self._device_set = set(devices)
         self.read_host_memory = len(devices) == 1 and devices[0].platform == "cpu"
         self.split: Sharding

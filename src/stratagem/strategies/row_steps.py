@@ -25,10 +25,7 @@ def row_step(engine: Engine, trainable: RowTrainable) -> Step:
         tables: LocalRows = state.recipe.tables  # type: ignore[assignment]
         needed = trainable.needed(state.flat_params, batch, lambda: state.rng)
         rows = [padded(store.read(ids)) for store, ids in zip(tables.stores, needed.ids, strict=True)]
-        placed = RowBatch(
-            replicas.place(batch), replicas.replicate(rows), _placed(replicas, batch, needed.places)
-        )
-        after, metrics = dense(state, placed)
+        after, metrics = dense(state, placed(replicas, batch, rows, needed.places))
         gradients = metrics.pop(ROW_GRADIENTS)
         for store, ids, own in zip(tables.stores, needed.ids, gradients, strict=True):
             store.update(ids, np.asarray(own)[: len(ids)], store.step + 1)
@@ -37,8 +34,14 @@ def row_step(engine: Engine, trainable: RowTrainable) -> Step:
     return step
 
 
+def placed(replicas: Replicas, batch: Any, rows: Sequence[Array], places: Sequence[Array]) -> RowBatch:
+    """A batch and what it needs, where devices compute: places of rows are where the rows of the batch are."""
+    if replicas.read_host_memory:
+        return RowBatch(batch, list(rows), list(places))
+    return RowBatch(replicas.place(batch), replicas.replicate(list(rows)), _placed(replicas, batch, places))
+
+
 def _placed(replicas: Replicas, batch: Any, places: Sequence[Array]) -> list[Any]:
-    """The places of rows, where the rows of the batch are that ask for them."""
     rows = count_rows(batch)
     is_split = rows % len(replicas) == 0
     return [

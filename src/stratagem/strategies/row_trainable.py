@@ -57,6 +57,10 @@ class RowTrainable(LossFunction):
         self._reader = BatchReader(stacks)
         self._traced: dict[Any, TracedLoss] = {}
 
+    def needs_rng(self, params: Arrays, batch: Any) -> bool:
+        """Whether it depends on the key of a step which rows a batch needs."""
+        return self._traced_for(params, batch).needs_rng
+
     def needed(self, params: Arrays, batch: Any, rng: Callable[[], jax.Array]) -> BatchRows:
         """The rows that a batch on the host needs.
 

@@ -101,6 +101,7 @@ class TracedLoss:
 
     Attributes:
         lookups: Where rows are looked up, in order.
+        needs_rng: Whether ids depend on the key of the step.
 
     Raises:
         StrategyError: A look-up stands where it cannot be known beforehand.
@@ -145,6 +146,7 @@ class TracedLoss:
         self, computed: Sequence[Atom], first: int, names: Sequence[str]
     ) -> tuple[Callable[..., Any] | None, list[int]]:
         """A function that computes ids of the leaves that it reads and of `rng`, and the places of these."""
+        self.needs_rng = False
         if not computed:
             return None, []
         whole = self._jaxpr.jaxpr
@@ -158,7 +160,7 @@ class TracedLoss:
                 "compute ids from the batch and rng alone"
             )
         read = [place for place, is_one in enumerate(is_read[first : first + len(names)]) if is_one]
-        has_rng = bool(is_read[-1])
+        self.needs_rng = has_rng = bool(is_read[-1])
         closed = ClosedJaxpr(jaxpr, self._jaxpr.consts)
 
         def ids(leaves: Sequence[Any], rng: jax.Array) -> list[Any]:

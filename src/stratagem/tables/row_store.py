@@ -4,7 +4,7 @@ What makes first values and updates is given as programs over a fixed number of 
 and put back. Not for several threads at a time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +14,7 @@ from stratagem.tables.index import mixed
 from stratagem.tables.keyed_columns import KeyedColumns
 
 Array: TypeAlias = np.ndarray[Any, Any]
-SIZES = (64, 256, 1024, 4096, 16384)
+SIZES = (256, 2048, 16384)
 """For how many rows at a time there are programs."""
 _SWEPT = 1024
 """How many rows are looked at, with every update, for whether they have expired."""
@@ -158,17 +158,67 @@ class RowStore:
             np.concatenate(column) if len(column) > 1 else column[0] for column in zip(*results, strict=True)
         ]
 
-    def pages(self, size: int) -> Iterator[tuple[Array, list[Array]]]:
-        """All rows, so many places at a time: ids, values and slots."""
-        for start in range(0, self._rows.end, size):
-            rows = np.arange(start, min(start + size, self._rows.end))
-            rows = rows[self._touched.array.take(rows) > 0]
-            if self.spec.expire_steps is not None:
-                rows = rows[self.step - self._touched.array.take(rows) <= self.spec.expire_steps]
-            yield (
-                self._rows.ids.array.take(rows),
-                [column.array.take(rows, axis=0) for column in self._values],
-            )
+    @property
+    def end(self) -> int:
+        """Places of rows are below it."""
+        return self._rows.end
+
+    def page(self, start: int, size: int) -> tuple[Array, list[Array]]:
+        """Ids, and values and slots, of the rows in so many places from one on."""
+        rows = self._living(start, min(start + size, self._rows.end))
+        return self._rows.ids.array.take(rows), [column.array.take(rows, axis=0) for column in self._values]
+
+    def _living(self, start: int, stop: int) -> Array:
+        """The rows between two places that are not free, and have not expired."""
+        touched = self._touched.array[start:stop]
+        is_living = touched > 0
+        if self.spec.expire_steps is not None:
+            is_living &= self.step - touched <= self.spec.expire_steps
+        rows: Array = np.flatnonzero(is_living) + start
+        return rows
+
+    # Keeping.
+
+    def copies(self) -> dict[str, Array]:
+        """Copies of all rows, and of all else that a store like this one needs to go on from here."""
+        rows = self._living(0, self._rows.end)
+        arrays = {
+            "ids": self._rows.ids.array.take(rows),
+            "touched": self._touched.array.take(rows),
+            **{
+                f"values{place}": column.array.take(rows, axis=0) for place, column in enumerate(self._values)
+            },
+            **{f"scalar{place}": np.array(scalar) for place, scalar in enumerate(self.scalars)},
+        }
+        if self._waiting is not None:
+            # Those that were removed have been admitted, and are never looked for here again.
+            arrays["waiting"] = self._waiting.ids.array[: self._waiting.end].copy()
+            arrays["sightings"] = self._waiting.columns[0].array[: self._waiting.end].copy()
+        return arrays
+
+    def restore(
+        self, arrays: Mapping[str, Array], step: int, is_own: Callable[[Array], Array] | None = None
+    ) -> None:
+        """Add what `copies` gave.
+
+        Args:
+            arrays: That.
+            step: The step that it is of.
+            is_own: Which ids are to be added; all by default.
+        """
+        self.step = step
+        ids = arrays["ids"]
+        chosen = np.arange(len(ids)) if is_own is None else np.flatnonzero(is_own(ids))
+        rows = self._rows.add(ids[chosen])
+        self._touched.array[rows] = arrays["touched"][chosen]
+        for place, column in enumerate(self._values):
+            column.array[rows] = arrays[f"values{place}"][chosen]
+        self.scalars = [np.array(arrays[f"scalar{place}"]) for place in range(len(self.scalars))]
+        if self._waiting is not None:
+            ids = arrays["waiting"]
+            chosen = np.flatnonzero((self._rows.find(ids) < 0) & (True if is_own is None else is_own(ids)))
+            chosen = chosen[self._waiting.find(ids[chosen]) < 0]
+            self._waiting.columns[0].array[self._waiting.add(ids[chosen])] = arrays["sightings"][chosen]
 
     # Training.
 

@@ -80,9 +80,9 @@ class Table:
 
     @property
     def key(self) -> int:
-        """What the first values of its rows are drawn from, with their ids: 64 bits of seed and name."""
+        """What the first values of its rows are drawn from, with their ids: 63 bits of seed and name."""
         digest = hashlib.sha256(f"{self.seed} {self.name}".encode()).digest()
-        return int.from_bytes(digest[:8], "little")
+        return int.from_bytes(digest[:8], "little") >> 1
 
 
 def check_tables(tables: Sequence[Table]) -> tuple[Table, ...]:

@@ -1,0 +1,66 @@
+"""Tables whose rows live on parameter servers, as a worker plans and sees them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from stratagem.parameters.client import ServerClient
+from stratagem.parameters.row_updates import PlannedRows, row_updates
+from stratagem.runtime.wire.arrays import Array
+from stratagem.tables.owners import Division
+from stratagem.tables.stacks import stacked
+from stratagem.tables.table import Table, check_tables
+
+
+class ServerRows(PlannedRows):
+    """The rows of a model's tables, on the servers.
+
+    Args:
+        tables: The tables.
+        optimizer: That of tables that bring none.
+
+    Attributes:
+        updates: How each stack is trained.
+        client: Calls the servers, once the model is there.
+    """
+
+    def __init__(self, tables: Sequence[Table], optimizer: Any) -> None:
+        self.stacks = stacked(check_tables(tables))
+        self.updates = row_updates(self.stacks, optimizer)
+        self.client: ServerClient | None = None
+
+    @property
+    def _connected(self) -> ServerClient:
+        if self.client is None:
+            raise RuntimeError("the tables have not been laid out")
+        return self.client
+
+    def divided(self, ids: Sequence[Array]) -> list[Division]:
+        """Ids of each stack, divided among the servers."""
+        servers = len(self._connected.servers)
+        return [Division(own, servers) for own in ids]
+
+    def count(self, stack: int) -> int:
+        """See `RowSource`."""
+        client = self._connected
+        return sum(client.table_page(server, stack, 0, 0).fields["count"] for server in client.servers)
+
+    def read(self, stack: int, ids: Array) -> Array:
+        """See `RowSource`."""
+        nothing = np.empty(0, np.int64)
+        client = self._connected
+        divisions = self.divided([ids if number == stack else nothing for number in range(len(self.stacks))])
+        answers = client.pull_rows([[each.parts[server] for each in divisions] for server in client.servers])
+        return divisions[stack].joined([own[stack] for own in answers], len(ids))
+
+    def pages(self, stack: int, size: int) -> Iterator[tuple[Array, Sequence[Array]]]:
+        """See `RowSource`."""
+        client = self._connected
+        for server in client.servers:
+            start: int | None = 0
+            while start is not None:
+                answer = client.table_page(server, stack, start, size)
+                start = answer.fields["next"]
+                ids, *columns = answer.tensors
+                yield ids, columns

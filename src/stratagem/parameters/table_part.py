@@ -1,0 +1,151 @@
+"""One server's rows of the tables of a model: read, updated, and copied for snapshots, by any thread."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stratagem.errors import ProtocolError
+from stratagem.parameters.config import StackConfig
+from stratagem.runtime.programs import CompiledProgram
+from stratagem.runtime.wire.arrays import Array
+from stratagem.tables.merging import merged
+from stratagem.tables.row_store import SIZES, Program, RowPrograms, RowStore
+
+PREFIX = "tables/"
+"""What the names of its arrays in a snapshot begin with."""
+
+
+class TablePart:
+    """The rows that a server has.
+
+    Args:
+        stacks: The tables, as they are kept together.
+        programs: Their programs, by hash.
+    """
+
+    def __init__(self, stacks: Sequence[StackConfig], programs: Mapping[str, CompiledProgram]) -> None:
+        self._stacks = stacks
+        self._programs = programs
+        self._lock = threading.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Have no rows."""
+        stores = [_store(stack, self._programs) for stack in self._stacks]
+        with self._lock:
+            self._stores = stores
+
+    # What workers send.
+
+    def check(self, arrays: Sequence[Array]) -> None:
+        """Raise unless arrays are ids and gradients for each stack in turn.
+
+        Raises:
+            ProtocolError: They are not.
+        """
+        if len(arrays) != 2 * len(self._stacks):
+            raise ProtocolError(
+                f"{len(arrays)} arrays for tables; give ids and gradients of {len(self._stacks)} stacks"
+            )
+        self.check_ids(arrays[::2])
+        for stack, ids, gradients in zip(self._stacks, arrays[::2], arrays[1::2], strict=True):
+            if (gradients.shape, str(gradients.dtype)) != ((len(ids), stack.spec.dim), stack.spec.dtype):
+                raise ProtocolError(
+                    f"gradients {gradients.dtype}{list(gradients.shape)} of {len(ids)} rows of table {stack.names[0]!r}"
+                )
+
+    def check_ids(self, arrays: Sequence[Array]) -> None:
+        """Raise unless arrays are ids of each stack.
+
+        Raises:
+            ProtocolError: They are not.
+        """
+        if len(arrays) != len(self._stacks):
+            raise ProtocolError(f"ids of {len(arrays)} stacks of tables; there are {len(self._stacks)}")
+        for stack, ids in zip(self._stacks, arrays, strict=True):
+            if ids.dtype != np.int64 or ids.ndim != 1:
+                raise ProtocolError(
+                    f"ids of table {stack.names[0]!r} as {ids.dtype}{list(ids.shape)}; give int64[n]"
+                )
+            bound = stack.spec.bound
+            if bound is not None and len(ids) and not (ids.min() >= 0 and ids.max() < bound):
+                raise ProtocolError(f"ids of table {stack.names[0]!r} that are not below {bound}")
+
+    def read(self, ids: Sequence[Array], reader: int | None = None) -> list[Array]:
+        """The values of ids, for each stack; see `RowStore.read`."""
+        with self._lock:
+            return [store.read(own, reader) for store, own in zip(self._stores, ids, strict=True)]
+
+    def page(self, stack: int, start: int, size: int) -> tuple[int | None, list[Array]]:
+        """Ids, values and slots of some rows, from a place on; and the place of the next, if there are more."""
+        with self._lock:
+            store = self._stores[stack]
+            ids, columns = store.page(start, size)
+            return start + size if start + size < store.end else None, [ids, *columns]
+
+    def update(self, pushes: Sequence[tuple[int, int, Sequence[Array]]], step: int) -> None:
+        """Make one update.
+
+        Args:
+            pushes: Of each its worker, the number of examples, and its arrays.
+            step: The step that the update makes.
+        """
+        with self._lock:
+            for number, store in enumerate(self._stores):
+                parts = [(rows, arrays[2 * number], arrays[2 * number + 1]) for _, rows, arrays in pushes]
+                store.update(*merged(parts), step, pushes[0][0] if len(pushes) == 1 else None)
+
+    # What is kept.
+
+    def copies(self) -> dict[str, Array]:
+        """Copies of all rows, by the names that they have in a snapshot."""
+        with self._lock:
+            return {
+                f"{PREFIX}{number}/{name}": array
+                for number, store in enumerate(self._stores)
+                for name, array in store.copies().items()
+            }
+
+    def restore(
+        self, arrays: Mapping[str, Array], step: int, is_own: Callable[[Array], Array] | None = None
+    ) -> None:
+        """Add rows of a snapshot.
+
+        Args:
+            arrays: As `copies` gave them, perhaps among others.
+            step: The step that they are of.
+            is_own: Which ids are this server's; all by default.
+        """
+        with self._lock:
+            for number, store in enumerate(self._stores):
+                start = f"{PREFIX}{number}/"
+                own = {
+                    name.removeprefix(start): array
+                    for name, array in arrays.items()
+                    if name.startswith(start)
+                }
+                store.restore(own, step, is_own)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """What there is, for the status."""
+        with self._lock:
+            return [
+                {
+                    "name": ", ".join(stack.names),
+                    "dim": stack.spec.dim,
+                    "dtype": stack.spec.dtype,
+                    **store.counts(),
+                }
+                for stack, store in zip(self._stacks, self._stores, strict=True)
+            ]
+
+
+def _store(stack: StackConfig, programs: Mapping[str, CompiledProgram]) -> RowStore:
+    def by_size(hashes: Iterable[str]) -> Callable[[int], Program]:
+        known = {size: programs[hash_] for size, hash_ in zip(SIZES, hashes, strict=True)}
+        return lambda size: lambda arrays: known[size](arrays, wait=True)
+
+    scalars = [np.frombuffer(data, dtype).reshape(shape) for shape, dtype, data in stack.scalars]
+    return RowStore(stack.spec, RowPrograms(by_size(stack.first), by_size(stack.update)), scalars)
