@@ -1,7 +1,8 @@
 """Runs Python programs in processes that were forked, where `exec` would start Python and import JAX once more.
 
 A program has an environment, descriptors, signals and an end of its own, as after `exec`: only what its parent has
-imported it need not import. `stratagem run` in such a process forks the keepers of its tasks, and they fork the tasks.
+imported it need not import. `stratagem run` in such a process forks the keepers of its tasks, and they fork the tasks; a
+server forks the process that inspects programs.
 """
 
 import contextlib
@@ -15,19 +16,25 @@ import traceback
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from drills.processes import fork
 from stratagem.launch import keeper
 
 _KEEPER = ["-I", "-S", keeper.__file__]
-_PLATFORMS = "JAX_PLATFORMS"
+_INSPECTION = "from stratagem.runtime.programs.inspection import "
+_SET_AFTERWARDS: dict[str, Callable[[str], Any]] = {"JAX_PLATFORMS": str, "JAX_NUM_CPU_DEVICES": int}
+"""Variables that JAX reads when it is imported, and that count if they are set before it looks for devices."""
 _real_execvp = os.execvp
 
 
 def _jax_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that JAX reads when it is imported, but for the one that can be set afterwards."""
-    return {name: value for name, value in environ.items() if name.startswith("JAX_") and name != _PLATFORMS}
+    """The variables that JAX reads when it is imported, but for those that can be set afterwards."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith("JAX_") and name not in _SET_AFTERWARDS
+    }
 
 
 _variables_at_import = _jax_variables(os.environ)
@@ -53,10 +60,11 @@ def run_program(argv: Sequence[str]) -> None:
     """Run a script or `stratagem`, in a process that was forked for it and has the environment that it should have."""
     sys.argv = list(argv)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    if _PLATFORMS in os.environ:
-        import jax
+    for name, convert in _SET_AFTERWARDS.items():
+        if name in os.environ:
+            import jax
 
-        jax.config.update(_PLATFORMS.lower(), os.environ[_PLATFORMS])
+            jax.config.update(name.lower(), convert(os.environ[name]))
     subprocess.Popen = _Popen  # type: ignore[assignment,misc]
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     own = [] if argv[0] == "stratagem" else [str(Path(argv[0]).resolve().parent)]
@@ -69,52 +77,110 @@ def run_program(argv: Sequence[str]) -> None:
         runpy.run_path(argv[0], run_name="__main__")
 
 
-class _ForkedKeeper:
-    """A task's keeper, forked: what the launcher uses of `subprocess.Popen`."""
+class _Forked:
+    """A process that was forked: what those who start it use of `subprocess.Popen`.
+
+    Args:
+        become: What it does, and then ends.
+        environ: Its environment.
+        standard: Its standard input, output and errors.
+        kept: The other descriptors that it has.
+    """
 
     def __init__(
-        self, argv: Sequence[str], environ: Mapping[str, str], outputs: tuple[int, int], kept: Collection[int]
+        self,
+        become: Callable[[], None],
+        environ: Mapping[str, str],
+        standard: Sequence[int],
+        kept: Collection[int] = (),
     ) -> None:
+        self.stdin: IO[bytes] | None = None
+        self.stdout: IO[bytes] | None = None
+        self._code: int | None = None
         self.pid = fork()
         if self.pid == 0:
             try:
                 signal.set_wakeup_fd(-1)
-                os.setsid()
-                nothing = os.open(os.devnull, os.O_RDONLY)
-                for number, source in enumerate((nothing, *outputs)):
+                for handled in signal.valid_signals():
+                    if callable(signal.getsignal(handled)):
+                        signal.signal(handled, signal.SIG_DFL)
+                for number, source in enumerate(standard):
                     os.dup2(source, number)
                 _close(lambda descriptor: descriptor > 2 and descriptor not in kept)
                 for descriptor in kept:
                     os.set_inheritable(descriptor, True)
                 os.environ.clear()
                 os.environ.update(environ)
-                os.execvp = _execute  # type: ignore[assignment]
-                sys.argv = list(argv)
-                keeper.main()
+                become()
                 os._exit(0)
             except BaseException:  # noqa: BLE001  whatever it is, the child must not go on as its parent
                 traceback.print_exc()
             finally:
                 os._exit(1)
 
-    def wait(self) -> None:
-        """Wait for its end: it ends by itself when its task has, or when it is killed."""
-        with contextlib.suppress(ChildProcessError):  # collected among orphans
-            os.waitpid(self.pid, 0)
+    def poll(self) -> int | None:
+        """How it ended, if it has."""
+        return self._collect(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        """Wait for its end: a keeper ends by itself when its task has, an inspector when nobody can ask it."""
+        return self._collect(0)
 
     def kill(self) -> None:
         """End it now."""
-        keeper.send(self.pid, signal.SIGKILL)
+        if self.poll() is None:
+            keeper.send(self.pid, signal.SIGKILL)
+
+    def _collect(self, options: int) -> int | None:
+        if self._code is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # collected among orphans
+                pid, status = self.pid, 0
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+
+def _forked_keeper(argv: Sequence[str], options: Mapping[str, Any]) -> _Forked:
+    def become() -> None:
+        os.setsid()
+        os.execvp = _execute  # type: ignore[assignment]
+        sys.argv = list(argv)
+        keeper.main()
+
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        standard = (nothing, _descriptor(options["stdout"]), _descriptor(options["stderr"]))
+        return _Forked(become, options["env"], standard, options["pass_fds"])
+    finally:
+        os.close(nothing)
+
+
+def _forked_inspection(code: str, options: Mapping[str, Any]) -> _Forked:
+    def become() -> None:
+        exec(code, {})
+
+    (theirs, ours), (here, there) = os.pipe(), os.pipe()
+    try:
+        forked = _Forked(become, options["env"], (theirs, there, 2))
+    finally:
+        os.close(theirs)
+        os.close(there)
+    forked.stdin, forked.stdout = os.fdopen(ours, "wb"), os.fdopen(here, "rb")
+    return forked
 
 
 class _Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen`, which forks keepers."""
+    """`subprocess.Popen`, which forks keepers and what inspects programs."""
 
     def __new__(cls, argv: Sequence[str], **options: Any) -> Any:
-        if list(argv[1:4]) != _KEEPER:
-            return super().__new__(cls)
-        outputs = (_descriptor(options["stdout"]), _descriptor(options["stderr"]))
-        return _ForkedKeeper(argv[3:], options["env"], outputs, options["pass_fds"])
+        words = list(argv[1:4])
+        if words == _KEEPER:
+            return _forked_keeper(argv[3:], options)
+        if words[:2] == ["-P", "-c"] and words[2].startswith(_INSPECTION):
+            return _forked_inspection(words[2], options)
+        return super().__new__(cls)
 
 
 def _descriptor(output: Any) -> int:

@@ -35,6 +35,7 @@ ROOT = HERE.parents[1]
 DEADLINE = 90.0
 _ANSWER_SECONDS = 240.0
 """The first answer comes when all has been imported, by as many of these processes at a time as there are testers."""
+_GONE_SECONDS = 10.0
 _PORT = 2222
 
 
@@ -131,6 +132,10 @@ class Job:
     def start(self, job: str, index: int, script: Path, *arguments: object, **environ: str) -> Task:
         """Start a script as a task."""
         return self._start(TaskName(job, index), [str(script), *map(str, arguments)], environ)
+
+    def launch(self, *arguments: object, **environ: str) -> Task:
+        """Start `stratagem run`, whose tasks are none of this job's."""
+        return self._start(TaskName("launcher", 0), ["stratagem", "run", *map(str, arguments)], environ)
 
     def flags(self, job: str, index: int) -> list[str]:
         """The arguments that tell a task of the cluster, where TF_CONFIG is not to."""
@@ -297,6 +302,27 @@ class Nursery:
                     task.kill()
             return subprocess.CompletedProcess(argv, code, output.read_text(), errors.read_text())
 
+    def outcome(
+        self, *argv: object, environ: Mapping[str, str] | None = None, seconds: float = DEADLINE
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script, or `stratagem`, to its end and to that of all that it has started, where the repository is.
+
+        Args:
+            argv: The script, or `stratagem`, and arguments.
+            environ: What it has in its environment besides what this process has.
+            seconds: The deadline.
+        """
+        done = self.command(ROOT, [*map(str, argv)], {**os.environ, **(environ or {})}, seconds)
+        until(f"all that {argv} has started to be gone", self.is_idle, _GONE_SECONDS)
+        return done
+
+    def said(self, *argv: object, environ: Mapping[str, str] | None = None, seconds: float = DEADLINE) -> str:
+        """The same for what ends well, and without a traceback: what it prints."""
+        done = self.outcome(*argv, environ=environ, seconds=seconds)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.stdout
+
     def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
         with self._asking:
             self._commands.write(json.dumps(command) + "\n")
@@ -425,6 +451,7 @@ def import_everything(modules: Sequence[str]) -> None:
         "stratagem.launch.serve",
         "stratagem.launch.status",
         "stratagem.parameters.service",
+        "stratagem.runtime.programs.inspection",
         "stratagem.strategies.parameter_server",
     ):
         importlib.import_module(module)
