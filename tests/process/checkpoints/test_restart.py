@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from drills.nursery import Job
-from drills.processes import launcher, until
+from drills.nursery import Job, Nursery
+from drills.processes import until
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from stratagem import Checkpointer
@@ -82,6 +82,16 @@ def run_quietly(job: Job, path: Path, *arguments: object) -> list[str]:
     return [worker.ends_well() for worker in workers]
 
 
+def asked_to_end(nursery: Nursery, job: Job, *arguments: object) -> str:
+    """Start a training by `stratagem run`, and ask the launcher to end when it is under way; what all have said."""
+    launched = job.launch("--grace", "20", *arguments)
+    launched.says("[worker:0] under way")
+    os.kill(launched.pid, signal.SIGTERM)
+    assert launched.ends() == 143, launched.text
+    until("all processes to be gone", nursery.is_idle, 10)
+    return launched.text
+
+
 def test_a_killed_worker_costs_only_the_steps_since_the_last_checkpoint(
     new_job: JobMaker, script: ScriptWriter, tmp_path: Path
 ) -> None:
@@ -90,11 +100,10 @@ def test_a_killed_worker_costs_only_the_steps_since_the_last_checkpoint(
     for place in (quiet, killed):
         place.mkdir()
     options = ["--workers", "2", "--max-restarts", "1"]
-    with launcher(*options, path, killed, "22", "killed") as job:
-        for said in run_quietly(new_job(0, 2), path, quiet, "22"):
-            assert "begins at 0" in said
-        code, out, err = job.finish(120)
-    assert code == 0, err
+    launched = new_job(0, 0).launch(*options, path, killed, "22", "killed")
+    for said in run_quietly(new_job(0, 2), path, quiet, "22"):
+        assert "begins at 0" in said
+    out = launched.ends_well(120)
     assert out.count("begins at 0") == out.count("begins at 10") == 2, out
     expected, found = ended(quiet), ended(killed)
     assert expected.pop("began") == 0
@@ -106,18 +115,13 @@ def test_a_killed_worker_costs_only_the_steps_since_the_last_checkpoint(
         assert Checkpointer(place / "checkpoints").steps() == [5, 10, 15, 20]
 
 
-def test_who_is_asked_to_end_saves_first(new_job: JobMaker, script: ScriptWriter, tmp_path: Path) -> None:
+def test_who_is_asked_to_end_saves_first(
+    nursery: Nursery, new_job: JobMaker, script: ScriptWriter, tmp_path: Path
+) -> None:
     path = script(PREEMPTED)
     checkpoints = Checkpointer(tmp_path / "checkpoints")
-    log = tmp_path / "log"
-    options = ["--workers", "2", "--grace", "20", "--log-dir", str(log)]
-    with launcher(*options, path, tmp_path, "100000", "slowly") as job:
-        until("the training to be under way", lambda: "under way" in _text(log / "worker-0.log"), 60)
-        job.process.send_signal(signal.SIGTERM)
-        code, _, err = job.finish(60)
-        job.gone(10)
-    assert code == 143, err
-    assert "Traceback" not in err
+    said = asked_to_end(nursery, new_job(0, 0), "--workers", "2", path, tmp_path, "100000", "slowly")
+    assert "Traceback" not in said
     saved = checkpoints.latest()
     assert saved is not None and saved >= 3, "at the step that it had reached"
     assert not (tmp_path / "end.npz").exists(), "it went on to what comes after the training"
@@ -127,21 +131,15 @@ def test_who_is_asked_to_end_saves_first(new_job: JobMaker, script: ScriptWriter
 
 
 def test_parameter_servers_outlive_those_who_save(
-    new_job: JobMaker, script: ScriptWriter, tmp_path: Path
+    nursery: Nursery, new_job: JobMaker, script: ScriptWriter, tmp_path: Path
 ) -> None:
     served = script(SERVED)
     source = served.read_text().replace(
         'sg.MultiWorkerMirroredStrategy(communication="shm", timeout=30)', "sg.ParameterServerStrategy()"
     )
     served.write_text(source)
-    log = tmp_path / "log"
-    options = ["--ps", "2", "--workers", "2", "--grace", "20", "--log-dir", str(log)]
-    with launcher(*options, served, tmp_path, "100000", "slowly") as job:
-        until("the training to be under way", lambda: "under way" in _text(log / "worker-0.log"), 60)
-        job.process.send_signal(signal.SIGTERM)
-        code, _, err = job.finish(60)
-        job.gone(10)
-    assert code == 143, err
+    options = ("--ps", "2", "--workers", "2")
+    asked_to_end(nursery, new_job(0, 0), *options, served, tmp_path, "100000", "slowly")
     saved = Checkpointer(tmp_path / "checkpoints").latest()
     assert saved is not None and saved > 20, "at the step that it had reached"
 
@@ -178,7 +176,3 @@ def test_a_worker_in_step_by_servers_has_the_chief_save_and_does_not_wait_for_it
     assert (chief.ends(), worker.ends()) == (143, 143), chief.text + worker.text
     saved = Checkpointer(tmp_path / "checkpoints").latest()
     assert saved is not None and saved >= 3, "at the step that they had reached"
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""

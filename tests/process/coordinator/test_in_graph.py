@@ -15,7 +15,7 @@ import pytest
 import stratagem as sg
 from drills.cluster import ServedCluster
 from drills.nursery import Nursery
-from drills.processes import launcher, until
+from drills.processes import until
 from process.conftest import ScriptWriter
 from proofs import FUNCTIONS, Proves
 
@@ -155,7 +155,7 @@ def test_a_server_that_dies_between_two_steps_ends_it_at_once(
         strategy.close()
 
 
-def test_each_at_its_own_pace_by_one_command(script: ScriptWriter) -> None:
+def test_each_at_its_own_pace_by_one_command(nursery: Nursery, script: ScriptWriter) -> None:
     path = script("""
         strategy = sg.ParameterServerStrategy(update=sg.Async(), replication="in-graph")
         assert strategy.num_replicas_in_sync == 1 and strategy.is_chief
@@ -182,10 +182,7 @@ def test_each_at_its_own_pace_by_one_command(script: ScriptWriter) -> None:
                 assert coordinator.schedule(jnp.cos, (0.0,)).fetch() == 1.0
         print("loss", before, after)
     """)
-    with launcher("--ps", "1", "--workers", "2", "--single-client", path) as job:
-        status, out, err = job.finish(120)
-        job.gone(5)
-    assert status == 0, err
+    out = nursery.said("stratagem", "run", "--ps", "1", "--workers", "2", "--single-client", path)
     found = re.search(r"loss ([\d.]+) ([\d.]+)", out)
     assert found, out
     assert float(found[2]) < float(found[1]) / 3

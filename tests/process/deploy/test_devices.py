@@ -1,5 +1,6 @@
 """Towers, parts of a model and clones on several devices of one process, virtual ones of the CPU."""
 
+from drills.nursery import Nursery
 from process.devices.scripts import run
 
 SETUP = """
@@ -28,7 +29,7 @@ x = np.full((64, 64), 0.01, np.float32)
 """
 
 
-def test_towers_parts_and_clones_compute_at_the_same_time() -> None:
+def test_towers_parts_and_clones_compute_at_the_same_time(nursery: Nursery) -> None:
     run(
         SETUP
         + """
@@ -67,22 +68,24 @@ def calling(clone):
 calling(clones[1])(np.int32(1))
 assert overlap(calling(clones[0]), calling(clones[1]))
 assert overlap(calling(clones[1]), calling(clones[0]))
-"""
+""",
+        nursery=nursery,
     )
 
 
-def test_what_does_not_overlap_is_seen() -> None:
+def test_what_does_not_overlap_is_seen(nursery: Nursery) -> None:
     run(
         SETUP
         + """
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 first, second = (sg.on_device(lambda rounds: work(x, rounds), f"/cpu:{index}") for index in range(2))
 assert not overlap(first, second, rounds=10**4)
-"""
+""",
+        nursery=nursery,
     )
 
 
-def test_towers_under_device_blocks_are_one_model() -> None:
+def test_towers_under_device_blocks_are_one_model(nursery: Nursery) -> None:
     run(
         SETUP
         + """
@@ -101,11 +104,12 @@ for name, whole in gradients(params, batch).items():
 pairs = sg.average_gradients([[(tower["w"], "w"), (None, "b")] for tower in towers])
 np.testing.assert_allclose(pairs[0][0], mean["w"])
 assert pairs[1] == (None, "b")
-"""
+""",
+        nursery=nursery,
     )
 
 
-def test_parts_of_a_model_on_their_own_devices() -> None:
+def test_parts_of_a_model_on_their_own_devices(nursery: Nursery) -> None:
     run(
         SETUP
         + """
@@ -160,11 +164,12 @@ except ValueError as error:
     assert "incompatible devices" in str(error)
 else:
     raise SystemExit("one program on two devices")
-"""
+""",
+        nursery=nursery,
     )
 
 
-def test_parts_are_logged_and_missing_devices_named() -> None:
+def test_parts_are_logged_and_missing_devices_named(nursery: Nursery) -> None:
     run(
         SETUP
         + """
@@ -191,11 +196,12 @@ assert "Device mapping:" in lines and lines[-2:] == [
     "part: (Program): /job:localhost/replica:0/task:0/device:CPU:0",
     "upper: (Program): /job:localhost/replica:0/task:0/device:CPU:2",
 ], lines
-"""
+""",
+        nursery=nursery,
     )
 
 
-def test_clones_compute_on_their_devices_and_variables_stay_on_theirs() -> None:
+def test_clones_compute_on_their_devices_and_variables_stay_on_theirs(nursery: Nursery) -> None:
     run(
         SETUP
         + """
@@ -224,5 +230,6 @@ assert [ids(sg.deploy.gather_clone_loss(clone, 2, None)) for clone in model.clon
 assert ids(model.total_loss()) == [0]
 total, ((gradient, variable),) = sg.deploy.optimize_clones(model.clones)
 assert ids((total, gradient)) == ([0], [0]) and variable.name == "w"
-"""
+""",
+        nursery=nursery,
     )

@@ -3,38 +3,25 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
+from drills.nursery import ROOT, Nursery
+from drills.quick_compiling import QUICKLY
 from process.devices.scripts import clean_environment
 
-ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "towers.py"
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", str(EXAMPLE), *arguments],
-        env=clean_environment(JAX_PLATFORMS="cpu"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def losses_and_log(done: subprocess.CompletedProcess[str]) -> tuple[list[float], str]:
+    assert done.returncode == 0, done.stderr
+    return [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)], done.stderr
 
 
-def losses_and_log(process: subprocess.Popen[str]) -> tuple[list[float], str]:
-    out, log = process.communicate(timeout=100)
-    assert process.returncode == 0, log
-    return [float(loss) for loss in re.findall(r"loss ([\d.]+)", out)], log
-
-
-def test_towers() -> None:
-    with start() as here, start("gpu") as elsewhere:
-        try:
-            losses, log = losses_and_log(here)
-            softly, soft_log = losses_and_log(elsewhere)
-        finally:
-            here.kill()
-            elsewhere.kill()
+def test_towers(nursery: Nursery) -> None:
+    environ = clean_environment(JAX_PLATFORMS="cpu", **QUICKLY)
+    words = [sys.executable, "-W", "error", str(EXAMPLE)]
+    fresh = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=100)
+    losses, log = losses_and_log(fresh)
+    softly, soft_log = losses_and_log(nursery.command(ROOT, [str(EXAMPLE), "gpu"], environ, 100))
     assert len(losses) == 5
     assert losses[-1] < losses[0] / 2
     for tower in range(2):

@@ -7,6 +7,7 @@ small as a small machine's by binding the process to two cores before JAX starts
 
 import pytest
 
+from drills.nursery import Nursery
 from process.devices.scripts import run
 
 SMALL_MACHINE = """
@@ -50,7 +51,7 @@ DEADLINE = 90
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
-def test_configured(devices: int) -> None:
+def test_configured(nursery: Nursery, devices: int) -> None:
     code = f"""
 DEVICES = {devices}
 {SMALL_MACHINE}
@@ -58,7 +59,7 @@ import stratagem.devices as sg
 sg.configure(virtual_devices=DEVICES)
 {TRAIN}
 """
-    assert run(code, timeout=DEADLINE) == "done"
+    assert run(code, timeout=DEADLINE, nursery=nursery) == "done"
 
 
 @pytest.mark.parametrize(
@@ -78,10 +79,10 @@ assert len(sg.list_devices()) == DEVICES
 assert sg.guard_collectives()
 {TRAIN}
 """
-    assert run(code, timeout=DEADLINE, **variables) == "done"
+    assert run(code, timeout=DEADLINE, nursery=None, **variables) == "done"
 
 
-def test_several_threads_may_dispatch() -> None:
+def test_several_threads_may_dispatch(nursery: Nursery) -> None:
     """As long as each looks at a result now and then: XLA stops where several run ahead without end."""
     code = f"""
 DEVICES = 4
@@ -110,14 +111,16 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print("done")
 """
-    assert run(code, timeout=DEADLINE) == "done"
+    assert run(code, timeout=DEADLINE, nursery=nursery) == "done"
 
 
 def test_children_started_with_the_environment_are_safe() -> None:
     from stratagem.devices import virtual_device_environment
 
     variables = virtual_device_environment(4, {}, cores=2)
-    assert run(f"DEVICES = 4\n{SMALL_MACHINE}\n{TRAIN}", timeout=DEADLINE, **variables) == "done"
+    assert (
+        run(f"DEVICES = 4\n{SMALL_MACHINE}\n{TRAIN}", timeout=DEADLINE, nursery=None, **variables) == "done"
+    )
 
 
 def test_unsafe_start_by_the_user_is_told() -> None:

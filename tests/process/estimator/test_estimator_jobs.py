@@ -4,21 +4,19 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from drills.nursery import ROOT, Nursery
 from proofs import ESTIMATOR, Proves
 from stratagem.devices import virtual_device_environment
 from unit.estimator import models
 
-ROOT = Path(__file__).parents[3]
 EXAMPLE = "examples/estimator_digits.py"
-RUN = ("-m", "stratagem", "run", "--evaluator")
+RUN = ("stratagem", "run", "--evaluator")
 
 
 @dataclass
@@ -41,31 +39,22 @@ class Job:
         return task, int(step), float(accuracy)
 
 
-def run(directory: Path, *argv: str, **environ: str) -> Job:
-    done = subprocess.run(
-        [sys.executable, *argv, "--model_dir", str(directory)],
-        cwd=ROOT,
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return Job(done.stdout, directory)
+def run(nursery: Nursery, directory: Path, *argv: str, **environ: str) -> Job:
+    said = nursery.said(*argv, "--model_dir", directory, environ=environ, seconds=110)
+    return Job(said, directory)
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def alone(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Job:
     devices = virtual_device_environment(2, os.environ)
     arguments = (EXAMPLE, "--steps", "200", "--strategy", "tpu")
-    return run(tmp_path_factory.mktemp("alone"), *arguments, **devices)
+    return run(nursery, tmp_path_factory.mktemp("alone"), *arguments, **devices)
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def together(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Job:
     arguments = (*RUN, "--workers", "2", EXAMPLE, "--steps", "200", "--strategy", "multi-worker")
-    return run(tmp_path_factory.mktemp("together"), *arguments)
+    return run(nursery, tmp_path_factory.mktemp("together"), *arguments)
 
 
 def evaluated_steps(directory: Path) -> list[int]:
@@ -92,13 +81,15 @@ def test_workers_in_step_train_the_same_model_and_an_evaluator_looks_on(
     assert evaluated_steps(together.directory)[-1] == 200
 
 
-def test_parameter_servers_go_on_from_there(tmp_path: Path, together: Job, proves: Proves) -> None:
+def test_parameter_servers_go_on_from_there(
+    nursery: Nursery, tmp_path: Path, together: Job, proves: Proves
+) -> None:
     proves(ESTIMATOR, "Async")
     directory = tmp_path / "model"  # with what the other run has left to say that it was over
     shutil.copytree(together.directory, directory)
     shutil.rmtree(directory / "eval")
     arguments = (*RUN, "--ps", "1", "--workers", "2", EXAMPLE, "--steps", "320", "--strategy", "ps")
-    job = run(directory, *arguments)
+    job = run(nursery, directory, *arguments)
     task, step, accuracy = job.result
     assert task == "[evaluator:0]"
     assert 320 <= step <= 321
@@ -113,11 +104,11 @@ def test_parameter_servers_go_on_from_there(tmp_path: Path, together: Job, prove
     ("strategy", "servers"), [("MultiWorkerMirroredStrategy", "0"), ("ParameterServerStrategy", "1")]
 )
 def test_workers_with_data_of_their_own_evaluate_with_the_strategy_that_trained(
-    tmp_path: Path, strategy: str, servers: str
+    nursery: Nursery, tmp_path: Path, strategy: str, servers: str
 ) -> None:
     script = str(Path(__file__).with_name("own_data_job.py"))
-    launcher = ("-m", "stratagem", "run", "--ps", servers, "--workers", "2")
-    job = run(tmp_path, *launcher, script, strategy, PYTHONPATH=str(ROOT / "tests"))
+    launcher = ("stratagem", "run", "--ps", servers, "--workers", "2")
+    job = run(nursery, tmp_path, *launcher, script, strategy, PYTHONPATH=str(ROOT / "tests"))
     told = [json.loads(line) for line in re.findall(r"\[worker:\d\] +(\{.*\})", job.out)]
     assert len(told) == 2
     assert told[0] == told[1]

@@ -1,14 +1,11 @@
 """Connections that break and links that are cut: training goes on, and no push counts twice or not at all."""
 
 import contextlib
-import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from drills.nursery import ROOT
-from drills.processes import Marked, until
+from drills.nursery import Nursery
 from hosts import simulated_hosts
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
@@ -76,7 +73,7 @@ def test_connections_that_break_at_any_byte(
         assert (fetched["step"], fetched["counts"]) == (updates, [updates])
 
 
-def test_a_link_that_is_cut_and_healed(script: ScriptWriter, tmp_path: Path) -> None:
+def test_a_link_that_is_cut_and_healed(nursery: Nursery, script: ScriptWriter, tmp_path: Path) -> None:
     """Two servers and a worker, each on a host of its own; the link of the second server is cut."""
     path = script("""
         strategy, state, step = start()
@@ -88,49 +85,17 @@ def test_a_link_that_is_cut_and_healed(script: ScriptWriter, tmp_path: Path) -> 
                 print("under way", flush=True)
         tell(pushes=pushes, fetched=told(strategy.fetch(state)))
     """)
-    with simulated_hosts(3) as hosts, contextlib.ExitStack() as stack:
-        names = [TaskName("ps", 0), TaskName("ps", 1), TaskName("worker", 0)]
-        addresses = {name: f"{host.address}:2222" for name, host in zip(names, hosts, strict=True)}
-        tasks, outputs = [], []
-        for name, host in zip(names, hosts, strict=True):
-            output = tmp_path / f"{name.job}-{name.index}.out"
-            outputs.append(output)
-            command = ["-m", "stratagem", "serve"] if name.job == "ps" else [str(path)]
-            with output.open("wb") as file:
-                tasks.append(
-                    stack.enter_context(
-                        Marked(
-                            [*host.command, sys.executable, *command],
-                            stdout=file,
-                            stderr=file,
-                            environ={
-                                "TF_CONFIG": tf_config(name, addresses),
-                                "STRATAGEM_SECRET": "known to all",
-                                "STRATAGEM_LOG": "info",
-                                "PYTHONPATH": str(ROOT),
-                            },
-                        )
-                    )
-                )
-
-        def said(text: str) -> None:
-            def ask() -> bool:
-                return text in outputs[2].read_text() or any(
-                    task.process.poll() is not None for task in tasks
-                )
-
-            until(f"the worker to say {text!r}", ask, 90)
-            assert text in outputs[2].read_text(), "\n".join(output.read_text() for output in outputs)
-
-        said("under way")
+    with simulated_hosts(3) as hosts, nursery.job(tmp_path, 2, 1, hosts) as job:
+        servers = [job.serve(index) for index in range(2)]
+        worker = job.start("worker", 0, path)
+        worker.says("under way")
         hosts[1].cut()
-        said("lost its servers and tries to come back")
+        worker.says("lost its servers and tries to come back")
         hosts[1].heal()
-        said("is back, at step")
+        worker.says("is back, at step")
         (tmp_path / "enough").touch()
-        for task, output in zip(tasks, outputs, strict=True):
-            assert task.process.wait(60) == 0, output.read_text()
-        line = next(line for line in outputs[2].read_text().splitlines() if line.startswith("told: "))
-    told = json.loads(line.removeprefix("told: "))
+        for task in (worker, *servers):
+            task.ends_well(60)
+    (told,) = worker.results()
     assert told["fetched"]["step"] == told["pushes"] > 20
     assert told["fetched"]["counts"] == [told["pushes"]]

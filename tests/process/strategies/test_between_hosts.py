@@ -1,17 +1,14 @@
 """`MultiWorkerMirroredStrategy` between hosts: XLA's ring, and what becomes of it when a worker or a link dies."""
 
-import contextlib
-import json
 import re
 import signal
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from drills.processes import Marked
+from drills.nursery import Nursery, Task
 from hosts import Host, simulated_hosts
 from process.conftest import ScriptWriter
 from stratagem.strategies.own_address import own_address
@@ -33,6 +30,7 @@ def start(strategy):
     params = {"w": np.full((5, 3), 0.1, np.float32), "b": np.ones(3, np.float32)}
     return strategy.init(params, optax.adam(0.1)), strategy.train_step(loss_fn)
 """
+Workers = Callable[[Path], list[Task]]
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +39,14 @@ def hosts() -> Iterator[list[Host]]:
         yield hosts
 
 
-@contextlib.contextmanager
-def workers(hosts: list[Host], script: Path) -> Iterator[list[Marked]]:
-    """A worker on each host, without a launcher, which would end the survivors."""
-    cluster = {"worker": [f"{host.address}:2222" for host in hosts]}
-    with contextlib.ExitStack() as stack:
-        started = []
-        for index, host in enumerate(hosts):
-            task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            environ = {"TF_CONFIG": json.dumps(task), "STRATAGEM_SECRET": "known to both"}
-            started.append(
-                stack.enter_context(Marked([*host.command, sys.executable, str(script)], environ=environ))
-            )
-        yield started
+@pytest.fixture
+def workers(nursery: Nursery, hosts: list[Host], tmp_path: Path) -> Iterator[Workers]:
+    """Starts a worker on each host, without a launcher, which would end the survivors."""
+    with nursery.job(tmp_path, 0, len(hosts), hosts) as job:
+        yield lambda script: [job.start("worker", index, script) for index in range(len(hosts))]
 
 
-def test_the_same_parameters_as_on_one_device(hosts: list[Host], script: ScriptWriter) -> None:
+def test_the_same_parameters_as_on_one_device(workers: Workers, script: ScriptWriter) -> None:
     path = script("""
         strategy = sg.MultiWorkerMirroredStrategy()
         state, step = start(strategy)
@@ -71,15 +61,13 @@ def test_the_same_parameters_as_on_one_device(hosts: list[Host], script: ScriptW
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-6)
         print("the same")  # and the end, without a close
     """)
-    with workers(hosts, path) as started:
-        for worker in started:
-            code, out, err = worker.finish(100)
-            assert code == 0, err
-            assert "communication ring, since the workers are on several hosts without GPUs" in out
-            assert "the same" in out
+    for worker in workers(path):
+        out = worker.ends_well()
+        assert "communication ring, since the workers are on several hosts without GPUs" in out
+        assert "the same" in out
 
 
-def test_the_worker_with_the_coordinator_is_ended(hosts: list[Host], script: ScriptWriter) -> None:
+def test_the_worker_with_the_coordinator_is_ended(workers: Workers, script: ScriptWriter) -> None:
     """The hard case: JAX by itself keeps SIGTERM from ending the one, and aborts the other."""
     path = script("""
         strategy = sg.MultiWorkerMirroredStrategy(communication="ring", timeout=10)
@@ -89,16 +77,16 @@ def test_the_worker_with_the_coordinator_is_ended(hosts: list[Host], script: Scr
                 os.kill(os.getpid(), signal.SIGTERM)
             state, metrics = step(state, batch)
     """)
-    with workers(hosts, path) as (victim, survivor):
-        code, _, err = survivor.finish(100)
-        assert victim.finish()[0] == -signal.SIGTERM
+    victim, survivor = workers(path)
+    code, err = survivor.ends(), survivor.text
+    assert victim.ends() == -signal.SIGTERM
     assert code == 1, err
     assert "stratagem.errors.WorkerLost: /job:worker/task:0 is lost" in err
     assert re.search(rf"^  in {path}, line \d+: state, metrics = step\(state, batch\)$", err, re.MULTILINE)
     assert "Traceback" not in err  # of the survivor, which has done nothing wrong
 
 
-def test_a_cut_link(hosts: list[Host], script: ScriptWriter) -> None:
+def test_a_cut_link(hosts: list[Host], workers: Workers, script: ScriptWriter) -> None:
     path = script("""
         strategy = sg.MultiWorkerMirroredStrategy(timeout=3)
         state, step = start(strategy)
@@ -107,33 +95,26 @@ def test_a_cut_link(hosts: list[Host], script: ScriptWriter) -> None:
             if number == 5 and index == 0:
                 print("under way", flush=True)
     """)
-    with workers(hosts, path) as started:
-        lines = started[0].process.stdout or ()
-        assert any(b"under way" in line for line in lines), started[0].finish()[2]
-        hosts[1].cut()
-        try:
-            for other, worker in zip((1, 0), started, strict=True):
-                code, _, err = worker.finish(60)
-                assert code == 1, err
-                assert (
-                    f"stratagem.errors.WorkerLost: /job:worker/task:{other} is lost: it has given no sign"
-                    in err
-                )
-        finally:
-            hosts[1].heal()
+    started = workers(path)
+    started[0].says("under way")
+    hosts[1].cut()
+    try:
+        for other, worker in zip((1, 0), started, strict=True):
+            assert worker.ends(60) == 1, worker.text
+            lost = f"stratagem.errors.WorkerLost: /job:worker/task:{other} is lost: it has given no sign"
+            assert lost in worker.text
+    finally:
+        hosts[1].heal()
 
 
-def test_shared_memory_is_for_one_host(hosts: list[Host], script: ScriptWriter) -> None:
+def test_shared_memory_is_for_one_host(workers: Workers, script: ScriptWriter) -> None:
     path = script("""
         sg.MultiWorkerMirroredStrategy(communication="shm")
     """)
-    with workers(hosts, path) as started:
-        for worker in started:
-            code, _, err = worker.finish(100)
-            assert code == 1
-            assert re.search(
-                "StrategyError: communication='shm' needs all workers on one host.*Use 'ring'", err
-            )
+    for worker in workers(path):
+        assert worker.ends() == 1
+        words = "StrategyError: communication='shm' needs all workers on one host.*Use 'ring'"
+        assert re.search(words, worker.text)
 
 
 def test_the_address_that_others_reach(hosts: list[Host]) -> None:

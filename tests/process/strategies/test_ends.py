@@ -2,9 +2,10 @@
 
 import re
 
-from drills.processes import launcher
+from drills.nursery import Nursery
 from process.conftest import ScriptWriter
 
+RUN = ("stratagem", "run", "--workers", "2")
 PRELUDE = """
 import os, sys, time
 from pathlib import Path
@@ -24,7 +25,7 @@ def until(ask):
 """
 
 
-def test_who_ends_well_has_finished_and_is_not_missed(script: ScriptWriter) -> None:
+def test_who_ends_well_has_finished_and_is_not_missed(nursery: Nursery, script: ScriptWriter) -> None:
     path = script("""
         for batch in strategy.distribute([np.ones(4, np.float32)] * 5):
             state, metrics = step(state, batch)
@@ -38,15 +39,13 @@ def test_who_ends_well_has_finished_and_is_not_missed(script: ScriptWriter) -> N
             strategy._workers.group.check(1)  # raises if the first is missed
             print("alone, and not alarmed")
     """)
-    with launcher("--workers", "2", path) as job:
-        code, out, err = job.finish(120)
-        job.gone(10)
-    assert code == 0, err
-    assert "alone, and not alarmed" in out
-    assert "WorkerLost" not in err
+    done = nursery.outcome(*RUN, path)
+    assert done.returncode == 0, done.stderr
+    assert "alone, and not alarmed" in done.stdout
+    assert "WorkerLost" not in done.stderr
 
 
-def test_who_fails_is_missed_by_name(script: ScriptWriter) -> None:
+def test_who_fails_is_missed_by_name(nursery: Nursery, script: ScriptWriter) -> None:
     path = script("""
         try:
             for number, batch in enumerate(strategy.distribute([np.ones(4, np.float32)] * 1000)):
@@ -58,8 +57,6 @@ def test_who_fails_is_missed_by_name(script: ScriptWriter) -> None:
             os._exit(7)  # the launcher is told by worker 1 what was first; this only shows that we got here
     """)
     # Restarting a task alone leaves the other one the time to notice.
-    with launcher("--workers", "2", "--restart", "task", "--max-restarts", "1", path) as job:
-        _, out, err = job.finish(120)
-        job.gone(10)
-    assert "KeyError: 'of worker 1'" in err + out
-    assert re.search("caught /job:worker/task:1 /job:worker/task:1 is lost", out), err
+    done = nursery.outcome(*RUN, "--restart", "task", "--max-restarts", "1", path)
+    assert "KeyError: 'of worker 1'" in done.stderr + done.stdout
+    assert re.search("caught /job:worker/task:1 /job:worker/task:1 is lost", done.stdout), done.stderr

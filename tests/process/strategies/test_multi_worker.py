@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from drills.nursery import Nursery
 from drills.processes import launcher
 from process.conftest import ScriptWriter
 
+RUN = ("stratagem", "run", "--workers", "2")
 PRELUDE = """
 import os, signal, sys
 import stratagem as sg
@@ -25,13 +25,6 @@ def start(**options):
     index = strategy.cluster and sg.resolve_cluster().task_index
     return strategy, index, strategy.init({"w": np.float32(0)}, optax.sgd(0.1)), strategy.train_step(loss_fn)
 """
-
-
-def run(path: Path, *options: str) -> tuple[int, str, str]:
-    with launcher("--workers", "2", *options, path) as job:
-        result = job.finish(120)
-        job.gone(10)
-    return result
 
 
 def test_workers_whose_data_end_early_lose_no_row_and_keep_nobody_waiting(
@@ -73,19 +66,21 @@ def test_a_worker_without_any_data_takes_part(nursery: Nursery, script: ScriptWr
     assert lines[0] == lines[1]
 
 
-def test_different_batches_are_told(script: ScriptWriter) -> None:
+def test_different_batches_are_told(nursery: Nursery, script: ScriptWriter) -> None:
     path = script("""
         strategy, index, state, step = start()
         for batch in strategy.distribute([np.full(4, index, np.float32)]):
             state, metrics = step(state, batch)
     """)
-    code, _, err = run(path)
-    assert code == 1
-    assert "the first batch of worker 1 is not that of worker 0" in err
+    done = nursery.outcome(*RUN, path)
+    assert done.returncode == 1
+    assert "the first batch of worker 1 is not that of worker 0" in done.stderr
 
 
 @pytest.mark.parametrize("communication", ["shm", "ring"])
-def test_a_worker_that_dies_is_named_and_nobody_hangs(script: ScriptWriter, communication: str) -> None:
+def test_a_worker_that_dies_is_named_and_nobody_hangs(
+    nursery: Nursery, script: ScriptWriter, communication: str
+) -> None:
     path = script(f"""
         strategy, index, state, step = start(communication={communication!r}, timeout=10)
         try:
@@ -99,14 +94,14 @@ def test_a_worker_that_dies_is_named_and_nobody_hangs(script: ScriptWriter, comm
             sys.stdout.flush()
             os._exit(7)  # the launcher is told by worker 1 what was first; this only shows that we got here
     """)
-    with launcher("--workers", "2", "--restart", "task", "--max-restarts", "1", path) as job:
-        _, out, err = job.finish(120)
-        job.gone(10)
-    assert "caught" in out, err
-    assert re.search("caught .*/job:worker/task:1", out)
+    done = nursery.outcome(*RUN, "--restart", "task", "--max-restarts", "1", path)
+    assert "caught" in done.stdout, done.stderr
+    assert re.search("caught .*/job:worker/task:1", done.stdout)
 
 
-def test_a_job_that_lost_a_worker_starts_again_as_a_new_generation(script: ScriptWriter) -> None:
+def test_a_job_that_lost_a_worker_starts_again_as_a_new_generation(
+    nursery: Nursery, script: ScriptWriter
+) -> None:
     path = script("""
         strategy, index, state, step = start()
         generation = int(os.environ["STRATAGEM_GENERATION"])
@@ -117,10 +112,10 @@ def test_a_job_that_lost_a_worker_starts_again_as_a_new_generation(script: Scrip
         print("done in generation", generation, strategy.fetch(state).step)
         strategy.close()
     """)
-    code, out, err = run(path, "--max-restarts", "1")
-    assert code == 0, err
-    assert out.count("done in generation 1 50") == 2
-    assert "worker:1 failed with signal SIGKILL" in err and "Traceback" not in err
+    done = nursery.outcome(*RUN, "--max-restarts", "1", path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("done in generation 1 50") == 2
+    assert "worker:1 failed with signal SIGKILL" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -138,6 +133,7 @@ def test_what_cannot_be(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_alone_it_is_mirrored(script: ScriptWriter) -> None:
+    """In fresh processes: what is imported there, and when, is not what others have imported before."""
     path = script("""
         strategy = sg.MultiWorkerMirroredStrategy()
         print("replicas", strategy.num_replicas_in_sync, strategy.is_chief)
@@ -167,15 +163,15 @@ def test_all_begin_with_the_values_of_worker_0(nursery: Nursery, script: ScriptW
     assert len(set(ends)) == 1
 
 
-def test_different_models_are_told(script: ScriptWriter) -> None:
+def test_different_models_are_told(nursery: Nursery, script: ScriptWriter) -> None:
     path = script("""
         strategy = sg.MultiWorkerMirroredStrategy()
         index = sg.resolve_cluster().task_index
         strategy.init({"w": np.zeros(3 + index, np.float32)}, optax.sgd(0.1))
     """)
-    code, _, err = run(path)
-    assert code == 1
-    assert "the model of worker 1 is not that of worker 0" in err
+    done = nursery.outcome(*RUN, path)
+    assert done.returncode == 1
+    assert "the model of worker 1 is not that of worker 0" in done.stderr
 
 
 def test_parameters_of_other_names_are_told_to_all(nursery: Nursery, script: ScriptWriter) -> None:

@@ -1,6 +1,6 @@
 """`TPUStrategy` over several hosts, as far as that goes without a TPU: two processes, two virtual devices each."""
 
-from drills.processes import launcher
+from drills.nursery import Nursery
 from process.conftest import ScriptWriter
 
 PRELUDE = """
@@ -21,7 +21,7 @@ def train(strategy, batches):
 """
 
 
-def test_two_hosts_train_as_one_device(script: ScriptWriter) -> None:
+def test_two_hosts_train_as_one_device(nursery: Nursery, script: ScriptWriter) -> None:
     path = script("""
         strategy = sg.TPUStrategy()
         assert strategy.num_replicas_in_sync == 4
@@ -32,8 +32,5 @@ def test_two_hosts_train_as_one_device(script: ScriptWriter) -> None:
             np.testing.assert_allclose(found.params[name], expected.params[name], rtol=1e-5, atol=1e-6)
         print("the same", strategy.is_chief)
     """)
-    with launcher("--workers", "2", path) as job:
-        code, out, err = job.finish(100)
-        job.gone(10)
-    assert code == 0, err
+    out = nursery.said("stratagem", "run", "--workers", "2", path)
     assert sorted(line[-5:].strip() for line in out.splitlines() if "the same" in line) == ["False", "True"]

@@ -1,16 +1,17 @@
 """Summaries and progress of a real job: one script on every worker, one voice, and each worker's own figures."""
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from drills.nursery import Nursery
+from process.conftest import ScriptWriter
+
+RUN = ("stratagem", "run", "--workers", "2")
 PRELUDE = """
-import itertools
+import itertools, os
+from pathlib import Path
 import numpy as np, optax
 import stratagem as sg
 
@@ -23,27 +24,15 @@ batches = (rng.standard_normal((12, 4)).astype(np.float32) for _ in itertools.co
 STEPS = 60
 
 
-def run(path: Path, *options: str) -> str:
-    out = subprocess.run(
-        [sys.executable, "-m", "stratagem", "run", *options, str(path)],
-        cwd=path.parent,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert out.returncode == 0, out.stdout + out.stderr
-    return out.stdout
-
-
 def read(directory: Path) -> Any:
     found = EventAccumulator(str(directory))
     found.Reload()
     return found
 
 
-def test_parameter_servers(script: Callable[[str], Path]) -> None:
+def test_parameter_servers(nursery: Nursery, script: ScriptWriter) -> None:
     path = script(f"""
+    os.chdir(Path(__file__).parent)
     strategy = sg.ParameterServerStrategy(update=sg.BoundedStaleness(4))
     writer = sg.SummaryWriter("logs", strategy)
     own = sg.SummaryWriter("each", each_worker=True)
@@ -67,7 +56,7 @@ def test_parameter_servers(script: Callable[[str], Path]) -> None:
     own.close()
     strategy.close()
     """)
-    out = run(path, "--ps", "1", "--workers", "2")
+    out = nursery.said(*RUN, "--ps", "1", path)
     assert "[worker:0] step 10: loss " in out and "[worker:1] step" not in out
     assert "[worker:0]   /job:worker/task:1: trains" in out
 
@@ -90,8 +79,9 @@ def test_parameter_servers(script: Callable[[str], Path]) -> None:
     assert reached == STEPS
 
 
-def test_workers_in_step_are_heard_once(script: Callable[[str], Path]) -> None:
+def test_workers_in_step_are_heard_once(nursery: Nursery, script: ScriptWriter) -> None:
     path = script("""
+    os.chdir(Path(__file__).parent)
     strategy = sg.MultiWorkerMirroredStrategy()
     state = strategy.init({"w": np.ones(4, np.float32)}, optax.sgd(0.01))
     step = strategy.train_step(loss_fn)
@@ -103,7 +93,7 @@ def test_workers_in_step_are_heard_once(script: Callable[[str], Path]) -> None:
             writer.training(metrics, state.step)
     strategy.close()
     """)
-    out = run(path, "--workers", "2")
+    out = nursery.said(*RUN, path)
     assert [line.split(":")[1] for line in out.splitlines() if " step " in line] == [
         "0] step 10/20",
         "0] step 20/20",
