@@ -9,8 +9,10 @@ import tempfile
 from pathlib import Path
 
 from drills import counted
-from drills.processes import launcher, until
+from drills.nursery import Nursery, Task
+from drills.processes import Marked, launcher, until
 from drills.quick_compiling import QUICKLY
+from stratagem.launch.task import TaskName
 
 RULES = {
     "async": "sg.Async()",
@@ -36,43 +38,59 @@ class CountedJob:
             assert job.problem() is None
     """
 
-    def __init__(self, rule: str, restarts: int) -> None:
+    def __init__(self, rule: str, restarts: int, nursery: Nursery | None = None) -> None:
         """Start it.
 
         Args:
             rule: A name of `RULES`.
             restarts: How often a task may be started again.
+            nursery: Forks the launcher and its tasks, and nothing else meanwhile; without it they are started.
         """
         self._place = tempfile.TemporaryDirectory()
         self._directory = Path(self._place.name)
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the job
-        self._marked = launcher(
+        self._log = Path(self._place.name) / "log"
+        self._log.touch()
+        self._nursery = nursery
+        arguments = [
             *("--ps", str(SERVERS), "--workers", str(WORKERS), "--max-restarts", str(restarts)),
-            counted.TASK,
-            RULES[rule],
-            self._directory,
-            stdout=subprocess.DEVNULL,
-            stderr=self._log,
-            environ={"PYTHONPATH": str(counted.TASK.parent.parent), **QUICKLY},
-        )
+            *(str(counted.TASK), RULES[rule], self._place.name),
+        ]
+        self._running: Marked | Task
+        if nursery is not None:
+            argv = ["stratagem", "run", *arguments]
+            self._running = nursery.start(TaskName("launcher", 0), self._log, argv=argv, environ={})
+            return
+        with self._log.open("wb") as log:
+            self._running = launcher(
+                *arguments,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                environ={"PYTHONPATH": str(counted.TASK.parent.parent), **QUICKLY},
+            )
 
     def __enter__(self) -> "CountedJob":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._marked.__exit__()
-        self._log.close()
+        if isinstance(self._running, Marked):
+            self._running.__exit__()
+        elif self._running.code is None:
+            self._running.kill()
+        if self._nursery is not None:
+            until("all processes to be gone", self._nursery.is_idle, 5.0)
         self._place.cleanup()
 
     @property
     def launcher(self) -> int:
         """The launcher's process."""
-        return self._marked.pid
+        return self._running.pid
 
     @property
     def is_over(self) -> bool:
         """Whether the launcher has ended."""
-        return self._marked.process.poll() is not None
+        if isinstance(self._running, Task):
+            return self._running.code is not None
+        return self._running.process.poll() is not None
 
     @property
     def reached(self) -> int:
@@ -82,13 +100,14 @@ class CountedJob:
     @property
     def log(self) -> str:
         """What the tasks and the launcher have written so far."""
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")
+        return self._log.read_text(errors="replace")
 
     def processes(self) -> dict[str, int]:
         """The process of each task, such as `ps:1`, that is running now."""
+        if isinstance(self._running, Task):
+            return self._nursery.tasks() if self._nursery is not None else {}
         found = {}
-        for pid, line in self._marked.processes().items():
+        for pid, line in self._running.processes().items():
             with contextlib.suppress(OSError):  # gone while we looked
                 environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
                 task = re.search(r'"task": \{"type": "(\w+)", "index": (\d+)\}', environ)
@@ -123,9 +142,12 @@ class CountedJob:
 
     def problem(self) -> str | None:
         """Wait for its end; what is not as it should be then."""
-        self._marked.process.wait(SECONDS)
-        self._marked.gone(5.0)
-        if (code := self._marked.process.returncode) != 0:
+        if isinstance(self._running, Task):
+            code = self._running.ends(SECONDS)
+        else:
+            code = self._running.process.wait(SECONDS)
+            self._running.gone(5.0)
+        if code != 0:
             return f"it ended with {code}"
         if (found := counted.problem(self._directory, WORKERS)) is not None:
             return found

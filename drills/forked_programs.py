@@ -1,12 +1,14 @@
 """Runs Python programs in processes that were forked, where `exec` would start Python and import JAX once more.
 
 A program has an environment, descriptors, signals and an end of its own, as after `exec`: only what its parent has
-imported it need not import. `stratagem run` in such a process forks the keepers of its tasks, and they fork the tasks; a
-server forks the process that inspects programs.
+imported it need not import. From outside, its command line and its environment look like its parent's; the process of a
+task has the task's name, such as `worker:1`. `stratagem run` in such a process forks the keepers of its tasks, and they
+fork the tasks; a server forks the process that inspects programs.
 """
 
 import contextlib
 import ctypes
+import json
 import os
 import runpy
 import signal
@@ -25,6 +27,8 @@ _KEEPER = ["-I", "-S", keeper.__file__]
 _INSPECTION = "from stratagem.runtime.programs.inspection import "
 _SET_AFTERWARDS: dict[str, Callable[[str], Any]] = {"JAX_PLATFORMS": str, "JAX_NUM_CPU_DEVICES": int}
 """Variables that JAX reads when it is imported, and that count if they are set before it looks for devices."""
+_NAME = Path("/proc/self/comm")
+"""What this process is called, in as many as 15 characters."""
 _real_execvp = os.execvp
 
 
@@ -58,6 +62,9 @@ def program_of(argv: Sequence[str]) -> list[str] | None:
 
 def run_program(argv: Sequence[str]) -> None:
     """Run a script or `stratagem`, in a process that was forked for it and has the environment that it should have."""
+    with contextlib.suppress(ValueError, LookupError, TypeError):  # it is no task, or is told nonsense
+        task = json.loads(os.environ["TF_CONFIG"])["task"]
+        _NAME.write_text(f"{task['type']}:{task['index']}")
     sys.argv = list(argv)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for name, convert in _SET_AFTERWARDS.items():
@@ -100,6 +107,7 @@ class _Forked:
         self.pid = fork()
         if self.pid == 0:
             try:
+                _NAME.write_text("forked")  # what it serves may have the name of a task
                 signal.set_wakeup_fd(-1)
                 for handled in signal.valid_signals():
                     if callable(signal.getsignal(handled)):

@@ -222,6 +222,14 @@ class Nursery:
         """The process itself."""
         return self._marked.pid
 
+    def tasks(self) -> dict[str, int]:
+        """The process of each task, such as `ps:1`, of whatever job, that is running now."""
+        found = {}
+        for pid in self._marked.processes():
+            with contextlib.suppress(OSError):  # gone while we looked
+                found[Path(f"/proc/{pid}/comm").read_text().strip()] = pid
+        return {name: pid for name, pid in found.items() if ":" in name}
+
     def is_idle(self) -> bool:
         """Whether nothing runs of all that it has forked, or that those have started."""
         return set(self._marked.processes()) == {self.pid}

@@ -8,6 +8,7 @@ from random import Random
 from threading import Timer
 
 from drills.counted_job import RULES, TASKS, CountedJob
+from drills.nursery import Nursery
 from drills.processes import NotInTime
 from drills.table import Outcome
 
@@ -23,7 +24,7 @@ TRAINED = 1.0
 CHECKED = "training ends well; every element has had as many updates as the step says"
 
 
-def drill(random: Random, rule: str, kills: int) -> Outcome:
+def drill(random: Random, rule: str, kills: int, nursery: Nursery | None = None) -> Outcome:
     """One round: so many tasks killed while they train, each at a moment of its own."""
     victims = random.choices([*TASKS, CHIEF], k=kills)  # the chief as often as servers or other workers
     moments = [random.uniform(0.0, 1.5) for _ in range(kills)]
@@ -37,7 +38,7 @@ def drill(random: Random, rule: str, kills: int) -> Outcome:
             job.kill_when_there(victim)
         job.set_target(FURTHER)
 
-    return _attempt("kill -9", rule, victims, run)
+    return _attempt("kill -9", rule, victims, run, nursery)
 
 
 def drill_at_any_moment(random: Random, rule: str) -> tuple[Outcome, int]:
@@ -75,11 +76,11 @@ def _moment(random: Random) -> tuple[str, float]:
     )
 
 
-def drills(rounds: int, seed: int, kills: int = RESTARTS) -> list[Outcome]:
+def drills(rounds: int, seed: int, kills: int = RESTARTS, nursery: Nursery | None = None) -> list[Outcome]:
     """So many rounds, over all rules in turn, as rows of the table."""
     random = Random(seed)
     rules = cycle(RULES)
-    return [drill(random, next(rules), kills) for _ in range(rounds)]
+    return [drill(random, next(rules), kills, nursery) for _ in range(rounds)]
 
 
 def drills_at_any_moment(rounds: int, seed: int) -> Iterator[Outcome]:
@@ -104,10 +105,16 @@ def _life(job: CountedJob) -> Iterator[str]:
     yield LAST_STEP
 
 
-def _attempt(name: str, rule: str, killed: list[str], run: Callable[[CountedJob], None]) -> Outcome:
+def _attempt(
+    name: str,
+    rule: str,
+    killed: list[str],
+    run: Callable[[CountedJob], None],
+    nursery: Nursery | None = None,
+) -> Outcome:
     """One round, in which `run` kills what is then in `killed`, and sets the last step."""
     began = time.monotonic()
-    with CountedJob(rule, RESTARTS) as job:
+    with CountedJob(rule, RESTARTS, nursery) as job:
         try:
             run(job)
             problem = job.problem()

@@ -8,53 +8,45 @@ from pathlib import Path
 
 from drills.counted import TASK
 from drills.counting_task import is_even, write
-from drills.nursery import ROOT
+from drills.nursery import ROOT, Nursery
 from drills.parameter_servers import drills
 from drills.processes import launcher, until
+from process.parameters.conftest import JobMaker
+
+ONE_EACH = ("--ps", "1", "--workers", "1")
+FINDS_DRILLS = {"PYTHONPATH": str(ROOT)}
 
 
-def test_random_kills_under_each_rule() -> None:
-    assert [outcome for outcome in drills(rounds=2, seed=41, kills=2) if outcome.problem] == []
+def test_random_kills_under_each_rule(nursery: Nursery) -> None:
+    outcomes = drills(rounds=2, seed=41, kills=2, nursery=nursery)
+    assert [outcome for outcome in outcomes if outcome.problem] == []
 
 
-def test_two_jobs_at_once(tmp_path: Path) -> None:
+def test_two_jobs_at_once(nursery: Nursery, new_job: JobMaker, tmp_path: Path) -> None:
     """Each makes a directory for its cuts, and removes it when it has ended well."""
-    jobs = []
+    job, temporary = new_job(0, 0), tmp_path / "temporary"
+    temporary.mkdir()
+    launched = []
     for name, rule in {"one": "sg.Async()", "other": "sg.Sync()"}.items():
         place = tmp_path / name
         place.mkdir()
         write(place / "target", "30")
-        jobs.append(
-            launcher(
-                "--ps",
-                "1",
-                "--workers",
-                "1",
-                TASK,
-                rule,
-                place,
-                stdout=subprocess.DEVNULL,
-                environ={"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "STRATAGEM_LOG": "info"},
-            )
-        )
-    with jobs[0], jobs[1]:
-        for job in jobs:
-            code, _, err = job.finish(90)
-            assert code == 0, err
-            assert f"a cut of step 0 is in {tmp_path}/stratagem-snapshots-" in err
-            job.gone(10)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
+        launched.append(job.launch(*ONE_EACH, TASK, rule, place, TMPDIR=str(temporary)))
+    for each in launched:
+        assert f"a cut of step 0 is in {temporary}/stratagem-snapshots-" in each.ends_well()
+    until("all processes to be gone", nursery.is_idle, 10)
+    assert list(temporary.iterdir()) == []
     for place in (tmp_path / "one", tmp_path / "other"):
         found = json.loads((place / "fetched-0").read_text())
         assert is_even(found)
         assert found["step"] == 30
 
 
-def test_cuts_of_a_failed_job_stay_and_another_goes_on_from_them(tmp_path: Path) -> None:
+def test_cuts_of_a_failed_job_stay_and_another_goes_on_from_them(nursery: Nursery, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    environ = {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "STRATAGEM_LOG": "info"}
-    arguments = ("--ps", "1", "--workers", "1", TASK, "sg.Async()", place)
+    environ = {**FINDS_DRILLS, "TMPDIR": str(tmp_path), "STRATAGEM_LOG": "info"}
+    arguments = (*ONE_EACH, TASK, "sg.Async()", place)
 
     def cuts() -> list[Path]:
         return sorted(tmp_path.glob("stratagem-snapshots-*/model-0/*/manifest.json"))
@@ -70,17 +62,18 @@ def test_cuts_of_a_failed_job_stay_and_another_goes_on_from_them(tmp_path: Path)
     reached = max(int(path.parent.name.removeprefix("step-")) for path in cuts())
     write(place / "target", str(reached + 5))
     environ["STRATAGEM_SNAPSHOT_DIR"] = str(kept)
-    with launcher(*arguments, stdout=subprocess.DEVNULL, environ=environ) as job:
-        code, _, err = job.finish(90)
-    assert code == 0, err
-    assert f"model model-0 goes on from the cut of step {reached} in {kept}" in err
+    done = nursery.outcome("stratagem", "run", *arguments, environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert f"model model-0 goes on from the cut of step {reached} in {kept}" in done.stderr
     assert cuts()  # the user's own directory stays
     found = json.loads((place / "fetched-0").read_text())
     assert is_even(found)
     assert found["step"] == reached + 5
 
 
-def test_a_worker_that_is_killed_between_its_farewell_and_its_end_has_finished(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_between_its_farewell_and_its_end_has_finished(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """All others have ended by the time that it is started again."""
     script = tmp_path / "script.py"
     script.write_text(f"""
@@ -105,9 +98,7 @@ else:
     os.kill(os.getpid(), signal.SIGKILL)
 """)
     options = ("--ps", "1", "--workers", "2", "--max-restarts", "1")
-    with launcher(*options, script, environ={"PYTHONPATH": str(ROOT)}) as job:
-        code, _, err = job.finish(90)
-        job.gone(10)
-    assert code == 0, err
-    assert "worker:1 failed with signal SIGKILL" in err
-    assert "nothing left to do here: /job:worker/task:1 has finished in this job" in err
+    done = nursery.outcome("stratagem", "run", *options, script, environ=FINDS_DRILLS)
+    assert done.returncode == 0, done.stderr
+    assert "worker:1 failed with signal SIGKILL" in done.stderr
+    assert "nothing left to do here: /job:worker/task:1 has finished in this job" in done.stderr
