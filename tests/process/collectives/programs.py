@@ -112,18 +112,18 @@ def check(found: list[Array], wanted: list[Array]) -> None:
 def sums(worker: int, addresses: list[str], sock: socket.socket, say: Say) -> str:
     """Every set of arrays in packs of every size; what came out, as a digest."""
     digest = hashlib.sha256()
-    count = len(addresses)
+    sets = [[made(specs, index, seed) for index in range(len(addresses))] for seed, specs in enumerate(SETS)]
+    wanted = [summed(parts) for parts in sets]
     with group_of(worker, addresses, sock) as make:
         for size in (0, 1, 1000, 1 << 20):
             with make(f"packs-of-{size}", bytes_per_pack=size) as group:
-                for seed, specs in enumerate(SETS):
-                    parts = [made(specs, index, seed) for index in range(count)]
+                for parts, total in zip(sets, wanted, strict=True):
                     held = group.all_reduce(parts[worker])
-                    check(held, summed(parts))
+                    check(held, total)
                     # What is held stays as it is, whatever comes after it.
                     for _ in range(3):
                         group.all_reduce(parts[0])
-                    check(held, summed(parts))
+                    check(held, total)
                     for array in held:
                         digest.update(array.tobytes())
     return digest.hexdigest()
