@@ -33,6 +33,13 @@ def nursery() -> Iterator[Nursery]:
         yield nursery
 
 
+@pytest.fixture(scope="session")
+def keras_nursery() -> Iterator[Nursery]:
+    """One whose tasks need not import Keras."""
+    with Nursery([TESTS], modules=["unit.keras.cases"], environ={"KERAS_BACKEND": "jax"}) as nursery:
+        yield nursery
+
+
 @pytest.fixture
 def script(request: pytest.FixtureRequest, tmp_path: Path) -> ScriptWriter:
     """Writes a script: the test module's PRELUDE, then what the test gives."""

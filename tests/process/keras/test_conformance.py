@@ -1,6 +1,6 @@
 """Keras models under all strategies: the same as plain Keras on one device with the same global batches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -144,13 +144,6 @@ class Job:
         for each in chosen:
             assert "failed" not in each, each["failed"]
         return chosen
-
-
-@pytest.fixture(scope="module")
-def keras_nursery() -> Iterator[Nursery]:
-    """One whose tasks need not import Keras."""
-    with Nursery([JOB.parents[2]], modules=["unit.keras.cases"], environ={"KERAS_BACKEND": "jax"}) as nursery:
-        yield nursery
 
 
 @pytest.fixture(scope="module")
