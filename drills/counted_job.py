@@ -38,13 +38,16 @@ class CountedJob:
             assert job.problem() is None
     """
 
-    def __init__(self, rule: str, restarts: int, nursery: Nursery | None = None) -> None:
+    def __init__(
+        self, rule: str, restarts: int, nursery: Nursery | None = None, has_table: bool = False
+    ) -> None:
         """Start it.
 
         Args:
             rule: A name of `RULES`.
             restarts: How often a task may be started again.
             nursery: Forks the launcher and its tasks, and nothing else meanwhile; without it they are started.
+            has_table: Whether the model has a table too.
         """
         self._place = tempfile.TemporaryDirectory()
         self._directory = Path(self._place.name)
@@ -54,6 +57,7 @@ class CountedJob:
         arguments = [
             *("--ps", str(SERVERS), "--workers", str(WORKERS), "--max-restarts", str(restarts)),
             *(str(counted.TASK), RULES[rule], self._place.name),
+            *(("3", "table") if has_table else ()),
         ]
         self._running: Marked | Task
         if nursery is not None:

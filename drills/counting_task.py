@@ -1,7 +1,7 @@
 """A model that counts its own updates, and a worker that trains it until it is told the last step.
 
-python drills/counting_task.py RULE DIRECTORY [ROWS], where RULE is such as `sg.Async()`. The worker goes on until
-DIRECTORY/target exists, and then to the global step in it; it writes its progress to DIRECTORY/progress-INDEX, and
+python drills/counting_task.py RULE DIRECTORY [ROWS [TABLE]], where RULE is such as `sg.Async()`, and with TABLE the
+model has a table too, some of whose rows every update changes. The worker goes on until DIRECTORY/target exists, and then to the global step in it; it writes its progress to DIRECTORY/progress-INDEX, and
 what it fetched at the end, with the number of its own pushes, to DIRECTORY/fetched-INDEX.
 """
 
@@ -21,6 +21,8 @@ import stratagem as sg
 
 Params = dict[str, Any]
 BATCH = np.ones(6, np.float32)
+IDS = np.arange(-2, 28).reshape(6, 5) ** 13
+"""Which rows of the table an update changes: ids of all sizes."""
 
 
 def initial(leaves: int = 4, rows: int = 3) -> Params:
@@ -32,6 +34,17 @@ def loss_fn(params: Params, batch: Any) -> jax.Array:
     """Its gradient is -1 everywhere for a batch of ones: with a rate of 1, each update adds 1 to each element."""
     total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params))
     return jnp.asarray(-jnp.mean(batch) * total)
+
+
+def loss_with_table(params: Params, batch: Any, rows: Any) -> jax.Array:
+    """The same, for rows of the table as well."""
+    total = jnp.sum(rows["counted"](batch["ids"]))
+    return loss_fn(params, batch["ones"]) - jnp.mean(batch["ones"]) * total
+
+
+def table() -> sg.Table:
+    """Rows of zeros, which every update changes by 1 as it does variables."""
+    return sg.Table("counted", dim=3, initializer=jax.nn.initializers.zeros)
 
 
 def counting() -> optax.GradientTransformation:
@@ -67,34 +80,43 @@ def told(fetched: Any) -> dict[str, Any]:
 
 
 def is_even(found: dict[str, Any]) -> bool:
-    """Whether every element has had as many updates as the global step says."""
-    return all(
-        len(numbers) == 1 and abs(numbers[0] - found["step"]) < 1e-3 * max(1, found["step"])
-        for numbers in (found["counts"], found["values"])
-    ) and found["counts"] == [found["step"]]
+    """Whether every element has had as many updates as the global step says, and every row that was read since."""
+    return (
+        all(
+            len(numbers) == 1 and abs(numbers[0] - found["step"]) < 1e-3 * max(1, found["step"])
+            for numbers in (found["counts"], found["values"])
+        )
+        and found["counts"] == [found["step"]]
+        and all(found["step"] <= number <= found["later"] for number in found.get("rows", ()))
+    )
 
 
 def _numbers(arrays: Any) -> list[float]:
     return sorted({float(number) for leaf in jax.tree.leaves(arrays) for number in np.asarray(leaf).ravel()})
 
 
-def main(rule: str, directory: str, rows: str = "3") -> None:
+def main(rule: str, directory: str, rows: str = "3", has_table: str = "") -> None:
     """Train until told to stop."""
     place = Path(directory)
     # A task that is killed again and again is started again after up to 30 s: until then it is waited for.
     strategy = sg.ParameterServerStrategy(update=eval(rule), snapshot_secs=0.5, rejoin_timeout=60)  # noqa: S307
     index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    state = strategy.init(initial(rows=int(rows)), optimizer())
-    step = strategy.train_step(loss_fn)
+    state = strategy.init(initial(rows=int(rows)), optimizer(), tables=[table()] if has_table else [])
+    step = strategy.train_step(loss_with_table if has_table else loss_fn)
+    given = {"ones": BATCH, "ids": IDS} if has_table else BATCH
     pushes = 0
     progress, target = place / f"progress-{index}", place / "target"
-    for batch in strategy.distribute_from_function(lambda _: itertools.repeat(BATCH)):
+    for batch in strategy.distribute_from_function(lambda _: itertools.repeat(given)):
         if target.exists() and int(state.step) >= int(target.read_text()):
             break
         state, metrics = step(state, batch)
         pushes += 1
         write(progress, str(metrics["global_step"]))
-    write(place / f"fetched-{index}", json.dumps({**told(strategy.fetch(state)), "pushes": pushes}))
+    found = {**told(strategy.fetch(state)), "pushes": pushes}
+    if has_table:
+        found["rows"] = _numbers(strategy.table(state, "counted").lookup(IDS))
+        found["later"] = int(strategy.fetch(state).step)
+    write(place / f"fetched-{index}", json.dumps(found))
     strategy.close()
 
 

@@ -44,6 +44,7 @@ def drill(random: Random, rule: str, kills: int, nursery: Nursery | None = None)
 def drill_at_any_moment(random: Random, rule: str) -> tuple[Outcome, int]:
     """One round: some tasks are killed, each at any moment of the job's life; how many were there to be killed."""
     plans = [(random.sample(TASKS, len(TASKS)), *_moment(random)) for _ in range(random.randint(1, RESTARTS))]
+    has_table = random.random() < 0.5
     killed: list[str] = []
 
     def kill(job: CountedJob, victims: list[str], phase: str, moment: float) -> None:
@@ -60,7 +61,8 @@ def drill_at_any_moment(random: Random, rule: str) -> tuple[Outcome, int]:
         for timer in timers:
             timer.join()
 
-    outcome = _attempt(f"kill -9 {len(plans)} times at any moment", rule, killed, run)
+    name = f"kill -9 {len(plans)} times at any moment" + (", with a table" if has_table else "")
+    outcome = _attempt(name, rule, killed, run, has_table=has_table)
     return outcome, len(killed)
 
 
@@ -111,10 +113,11 @@ def _attempt(
     killed: list[str],
     run: Callable[[CountedJob], None],
     nursery: Nursery | None = None,
+    has_table: bool = False,
 ) -> Outcome:
     """One round, in which `run` kills what is then in `killed`, and sets the last step."""
     began = time.monotonic()
-    with CountedJob(rule, RESTARTS, nursery) as job:
+    with CountedJob(rule, RESTARTS, nursery, has_table) as job:
         try:
             run(job)
             problem = job.problem()
