@@ -129,7 +129,7 @@ class TracedLoss:
         given = [*invars, *(equation.outvars[0] for equation in equations)]
         others = [each for each in self._jaxpr.jaxpr.eqns if each.primitive is not _lookup]
         self._with_rows = ClosedJaxpr(
-            Jaxpr(self._jaxpr.jaxpr.constvars, given, self._jaxpr.jaxpr.outvars, others), self._jaxpr.consts
+            self._jaxpr.jaxpr.replace(invars=given, eqns=others), self._jaxpr.consts
         )
         self.lookups: list[Lookup] = []
         computed: list[Atom] = []
