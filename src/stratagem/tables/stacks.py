@@ -98,10 +98,8 @@ class BatchReader:
             wanted[number].append(own.reshape(-1) + offset if offset else own.reshape(-1))
         distinct, places = [], []
         for parts in wanted:
-            joined = np.concatenate(parts) if len(parts) != 1 else parts[0]
-            unique, inverse = (
-                np.unique(joined, return_inverse=True) if parts else (np.empty(0, np.int64), joined)
-            )
+            joined = np.concatenate(parts) if parts else np.empty(0, np.int64)
+            unique, inverse = np.unique(joined, return_inverse=True)
             distinct.append(unique)
             places.append(inverse.astype(np.int32))
         starts = [0] * self._count
