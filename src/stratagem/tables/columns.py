@@ -40,7 +40,7 @@ class Column:
             self.array = self._view()
 
     def _needed(self, length: int) -> int:
-        pages = -(-max(1, length * self.entry_bytes) // mmap.PAGESIZE)
+        pages = -(-max(1, length) * self.entry_bytes // mmap.PAGESIZE)
         return int(pages * mmap.PAGESIZE)
 
     def _view(self) -> Array:
