@@ -52,6 +52,10 @@ class TableView:
             raise DataError(
                 f"table {self._table.name!r} was asked for ids of type {wanted.dtype}; ids are integers"
             )
+        if wanted.dtype == np.uint64 and wanted.size and wanted.max() > np.iinfo(np.int64).max:
+            raise DataError(
+                f"table {self._table.name!r} was asked for the id {wanted.max()}; ids are signed 64-bit integers"
+            )
         wanted = wanted.astype(np.int64)
         rows = self._table.rows
         if rows is not None and wanted.size and not (wanted.min() >= 0 and wanted.max() < rows):
