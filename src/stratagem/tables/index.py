@@ -82,9 +82,10 @@ class HashIndex(Index):
     def add(self, ids: Array, rows: Array) -> None:
         """See `Index`."""
         segments, _ = _hashed(ids)
-        self._taken += np.bincount(segments, minlength=_SEGMENTS)
-        for segment in np.flatnonzero(self._taken * _FULLEST > self._mask):
-            self._grow(int(segment))
+        added = np.bincount(segments, minlength=_SEGMENTS)
+        for segment in np.flatnonzero((self._taken + added) * _FULLEST > self._mask):
+            self._make_room(int(segment), int(added[segment]))
+        self._taken += added
         self._insert(ids, rows)
 
     def remove(self, ids: Array) -> None:
@@ -124,19 +125,21 @@ class HashIndex(Index):
             left = left[table.take(places) != entries[left]]  # of several at one place, one has it
             hashes[left] += 1
 
-    def _grow(self, segment: int) -> None:
-        """Give a segment a larger place, without those that are gone."""
-        base, capacity = int(self._base[segment]), int(self._mask[segment]) + 1
-        entries = self._places.array[base : base + capacity]
+    def _make_room(self, segment: int, added: int) -> None:
+        """Let those that are gone leave their places in a segment, and give it a larger one if that is not enough."""
+        base, size = int(self._base[segment]), int(self._mask[segment]) + 1
+        entries = self._places.array[base : base + size]
         rows = entries[entries > 0] - 1
         del entries
-        added = int(self._taken[segment]) - len(rows)
-        while (len(rows) + added) * _FULLEST > capacity:
+        capacity = size
+        while (len(rows) + added) * _FULLEST * 3 > capacity * 2:  # so that it is not full again at once
             capacity *= 2
-        self._places.clear(base, base + int(self._mask[segment]) + 1)
-        self._places.reserve(self._end + capacity)
-        self._base[segment], self._mask[segment] = self._end, capacity - 1
-        self._end += capacity
+        self._places.clear(base, base + size)
+        if capacity > size:
+            self._places.reserve(self._end + capacity)
+            self._base[segment], self._mask[segment] = self._end, capacity - 1
+            self._end += capacity
+        self._taken[segment] = len(rows)
         self._insert(self._ids.array.take(rows), rows)
 
 
