@@ -58,6 +58,8 @@ class _Rows(Mapping[str, Callable[[Any], Any]]):
             )
 
         def look_up(ids: Any) -> Any:
+            if not isinstance(ids, jax.Array):
+                _check_narrow(ids)
             ids = jnp.asarray(ids)
             if not jnp.issubdtype(ids.dtype, jnp.integer):
                 raise StrategyError(
@@ -270,12 +272,12 @@ def _with_open_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _check_narrow(leaf: Any) -> None:
     array = np.asarray(leaf)
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8 and array.size:
-        narrow = np.iinfo(np.int32 if array.dtype.kind == "i" else np.uint32)
+        narrow = np.iinfo(jax.dtypes.canonicalize_dtype(array.dtype))
         for value in (array.max(), array.min()):
             if not narrow.min <= value <= narrow.max:
                 raise DataError(
-                    f"ids are computed from a batch that has {value}, and JAX computes with 32 bits: give ids of more as a "
-                    "leaf of the batch, and look them up as they are"
+                    f"ids are computed from {value}, and JAX computes with 32 bits: give ids of more as a leaf of the batch, "
+                    "and look them up as they are"
                 )
 
 
