@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import PyTreeDef
 
-from stratagem.tables.lookups import TracedLoss
+from stratagem.tables.lookups import TracedLoss, spec
 from stratagem.tables.stacks import BatchReader, BatchRows, Stack
 from stratagem.waist import Arrays, Metrics
 from stratagem.waist.arguments import check_takes
@@ -78,7 +78,7 @@ class RowTrainable(LossFunction):
 
     def _traced_for(self, params: Arrays, batch: Any) -> TracedLoss:
         leaves, tree = jax.tree.flatten(batch)
-        form = (tree, *((leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)) for leaf in leaves))
+        form = (tree, *map(spec, leaves))
         if form not in self._traced:
             whole = jax.tree.unflatten(self._tree, params)
             self._traced[form] = TracedLoss(self._loss, self._tables, whole, batch)

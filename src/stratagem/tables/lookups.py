@@ -112,7 +112,7 @@ class TracedLoss:
     def __init__(self, loss: Loss, tables: Sequence[Table], params: Any, batch: Any) -> None:
         self._tables = {table.name: table for table in tables}
         rows = _Rows(tables)
-        specs = jax.tree.map(_spec, (params, batch))
+        specs = jax.tree.map(spec, (params, batch))
 
         def traced(params: Any, batch: Any, rng: jax.Array) -> Any:
             return loss(params, batch, rows, rng)
@@ -210,7 +210,8 @@ class TracedLoss:
         return jax.tree.unflatten(self._tree, results)
 
 
-def _spec(leaf: Any) -> jax.ShapeDtypeStruct:
+def spec(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and type of an array or a number, as JAX computes with it."""
     array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
     return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
