@@ -17,7 +17,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 SIZES = (256, 2048, 16384)
 """For how many rows at a time there are programs."""
 _SWEPT = 1024
-"""How many rows are looked at, with every update, for whether they have expired."""
+"""How many rows at least are looked at, with every update, for whether they have expired."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class RowStore:
             self.scalars = self._compute(rows[chunk], gradients[chunk], size, scalars, step)
         self._touched.array[rows] = step
         self.step = step
-        self._sweep()
+        self._sweep(max(_SWEPT, 2 * len(ids)))  # more than an update can add
 
     def _compute(
         self, rows: Array, gradients: Array, size: int, scalars: list[Array], step: int
@@ -312,16 +312,16 @@ class RowStore:
             self._rows.remove(ids)
             self._expired += len(ids)
 
-    def _sweep(self) -> None:
-        """Let some of the rows go that have expired."""
-        if self.spec.expire_steps is None or not self._rows.end:
+    def _sweep(self, count: int) -> None:
+        """Let those go that have expired among so many rows, which follow those of the last time in a circle."""
+        end = self._rows.end
+        if self.spec.expire_steps is None or not end:
             return
-        first = self._swept if self._swept < self._rows.end else 0
-        self._swept = min(first + _SWEPT, self._rows.end)
-        touched = self._touched.array[first : self._swept]
-        old = np.flatnonzero((touched > 0) & (self.step - touched > self.spec.expire_steps))
-        del touched
-        self._expire(self._rows.ids.array[old + first])
+        rows = np.arange(self._swept, self._swept + min(count, end)) % end
+        self._swept = (self._swept + len(rows)) % end
+        touched = self._touched.array.take(rows)
+        is_old = (touched > 0) & (self.step - touched > self.spec.expire_steps)
+        self._expire(self._rows.ids.array.take(rows[is_old]))
 
     def _padded(self, place: int, array: Array, size: int) -> Array:
         if len(array) == size and array.ctypes.data % 64 == 0 and array.flags.c_contiguous:
