@@ -104,7 +104,7 @@ class DirectAgainstDictionary(AgainstDictionary):
 
 @pytest.mark.parametrize("machine", [HashAgainstDictionary, DirectAgainstDictionary])
 def test_an_index_knows_what_a_dictionary_knows(machine: type[AgainstDictionary]) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine, settings=settings(max_examples=15, stateful_step_count=15, deadline=None)
     )
 
