@@ -151,8 +151,8 @@ class TracedLoss:
         self.needs_rng = False
         if not computed:
             return None, []
-        whole = self._jaxpr.jaxpr
-        jaxpr, is_read = pe.dce_jaxpr(whole.replace(outvars=list(computed)), [True] * len(computed))
+        whole = _leading_to(computed, self._jaxpr.jaxpr)
+        jaxpr, is_read = pe.dce_jaxpr(whole, [True] * len(computed))
         earlier = next((each for each in jaxpr.eqns if each.primitive is _lookup), None)
         if earlier is not None or any(is_read[:first]):
             source = f"rows of table {earlier.params['table']!r}" if earlier is not None else "parameters"
@@ -268,6 +268,17 @@ def _with_open_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     outputs = follow(closed.jaxpr, {})
     jaxpr = closed.jaxpr.replace(constvars=list(constants), eqns=equations, outvars=outputs)
     return ClosedJaxpr(jaxpr, list(constants.values()))
+
+
+def _leading_to(atoms: Sequence[Atom], jaxpr: Jaxpr) -> Jaxpr:
+    """The part that these are computed by, without what JAX would keep for its effects, such as `jax.debug.print`."""
+    needed = {atom for atom in atoms if isinstance(atom, Var)}
+    equations = []
+    for equation in reversed(jaxpr.eqns):
+        if not needed.isdisjoint(equation.outvars):
+            equations.append(equation)
+            needed.update(atom for atom in equation.invars if isinstance(atom, Var))
+    return jaxpr.replace(outvars=list(atoms), eqns=equations[::-1])
 
 
 def _check_narrow(leaf: Any) -> None:

@@ -161,6 +161,21 @@ def test_derivatives_within_a_loss_see_rows_as_constants() -> None:
     assert float(value_of(loss, IDS, two_numbers)) == two_numbers(IDS).sum()
 
 
+def test_what_a_loss_prints_is_nothing_that_ids_depend_on(capsys: pytest.CaptureFixture[str]) -> None:
+    def loss_fn(params: Any, batch: Any, rows: Any, rng: Any) -> Any:
+        found = rows["users"](batch + 1)
+        jax.debug.print("{} of {}", found.sum(), params["place"])
+        return found.sum()
+
+    loss = TracedLoss(loss_fn, TABLES, PARAMS, IDS)
+    np.testing.assert_array_equal(loss.ids(IDS, key)[0], IDS + 1)
+    jax.effects_barrier()
+    assert capsys.readouterr().out == ""
+    total = value_of(loss, IDS, two_numbers)
+    jax.effects_barrier()
+    assert capsys.readouterr().out == f"{float(total)} of 1\n"
+
+
 def test_a_table_may_be_left_out() -> None:
     loss = traced(lambda batch, rows: jnp.float32(len(rows)) + 0 * batch.sum(), IDS)
     assert loss.lookups == []
