@@ -70,6 +70,9 @@ class _Rows(Mapping[str, Callable[[Any], Any]]):
 
         return look_up
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._tables
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
 

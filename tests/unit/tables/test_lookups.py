@@ -176,6 +176,16 @@ def test_what_a_loss_prints_is_nothing_that_ids_depend_on(capsys: pytest.Capture
     assert capsys.readouterr().out == f"{float(total)} of 1\n"
 
 
+def test_a_loss_may_ask_which_tables_there_are() -> None:
+    def loss_fn(batch: Any, rows: Any) -> Any:
+        assert list(rows) == ["users", "items"]
+        assert "users" in rows
+        assert "shops" not in rows
+        return sum(rows[name](batch).sum() for name in rows)
+
+    assert [each.table for each in traced(loss_fn, IDS).lookups] == ["users", "items"]
+
+
 def test_a_table_may_be_left_out() -> None:
     loss = traced(lambda batch, rows: jnp.float32(len(rows)) + 0 * batch.sum(), IDS)
     assert loss.lookups == []
