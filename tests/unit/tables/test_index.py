@@ -105,7 +105,7 @@ class DirectAgainstDictionary(AgainstDictionary):
 @pytest.mark.parametrize("machine", [HashAgainstDictionary, DirectAgainstDictionary])
 def test_an_index_knows_what_a_dictionary_knows(machine: type[AgainstDictionary]) -> None:
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=15, stateful_step_count=15, deadline=None)
+        machine, settings=settings(max_examples=10, stateful_step_count=12, deadline=None)
     )
 
 
@@ -114,7 +114,7 @@ def test_an_index_does_not_grow_with_ids_that_have_gone() -> None:
     index = HashIndex(ids)
     ids.reserve(1000)
     places = index._places
-    for number in range(200):
+    for number in range(120):
         own = np.arange(number * 1000, number * 1000 + 1000)
         ids.array[:1000] = own
         index.add(own, np.arange(1000, dtype=np.int32))

@@ -267,7 +267,7 @@ class Expected:
         self.expire()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     some.sampled_from([None, 12]),
     some.integers(0, 2),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import optax
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from stratagem.errors import DataError
@@ -56,6 +56,7 @@ def test_a_table_of_any_ids_is_by_itself() -> None:
     ]
 
 
+@settings(max_examples=40)
 @given(some.data())
 def test_places_lead_from_every_look_up_to_its_rows(data: some.DataObject) -> None:
     tables = [*ALIKE, Table("any", dim=2), Table("any, too", dim=2)]
