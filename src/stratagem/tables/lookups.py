@@ -281,7 +281,8 @@ def _leading_to(atoms: Sequence[Atom], jaxpr: Jaxpr) -> Jaxpr:
         if not needed.isdisjoint(equation.outvars):
             equations.append(equation)
             needed.update(atom for atom in equation.invars if isinstance(atom, Var))
-    return jaxpr.replace(outvars=list(atoms), eqns=equations[::-1])
+    part: Jaxpr = jaxpr.replace(outvars=list(atoms), eqns=equations[::-1])
+    return part
 
 
 def _check_narrow(leaf: Any) -> None:
