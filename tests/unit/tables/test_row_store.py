@@ -51,7 +51,8 @@ def read(rows: RowStore, *ids: int) -> Any:
 def listed(rows: RowStore, size: int = 3) -> dict[int, tuple[list[float], float]]:
     """All rows: values and slot."""
     result = {}
-    for ids, (values, slots) in rows.pages(size):
+    for start in range(0, rows.end, size):
+        ids, (values, slots) = rows.page(start, size)
         assert len(ids) <= size
         for number, value, slot in zip(ids, values, slots, strict=True):
             assert number not in result
@@ -225,7 +226,7 @@ def test_the_places_of_expired_rows_are_used_again() -> None:
     rows = store(expire_steps=1)
     for number in range(50):
         trained(rows, *range(number * 10, number * 10 + 10))
-    places = sum(1 for _ in rows.pages(1))
+    places = rows.end
     assert places == 30  # of a step and the one before, while those before that are being swept
     assert len(rows) == len(listed(rows)) == 20
 
@@ -234,7 +235,7 @@ def test_sweeping_keeps_up_with_any_number_of_new_rows() -> None:
     rows = store(expire_steps=1)
     for number in range(30):
         trained(rows, *range(number * 5000, number * 5000 + 5000))
-    assert sum(len(ids) for ids, _ in rows.pages(5000)) == 10_000
+    assert sum(len(rows.page(start, 5000)[0]) for start in range(0, rows.end, 5000)) == 10_000
     assert len(rows) < 30_000
 
 
