@@ -32,6 +32,7 @@ from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.failures import first_line
 from stratagem.runtime.wire.waiting import WaitingLog
+from stratagem.tables.table_files import TableFiles
 
 _log = logging.getLogger("stratagem")
 _PAUSE = 0.05
@@ -440,19 +441,26 @@ class ServerClient:
         finally:
             self.call(0, protocol.RELEASE, holder)
 
-    def assign(self, values: Sequence[Mapping[int, Array]], step: int | None = None) -> None:
+    def assign(
+        self,
+        values: Sequence[Mapping[int, Array]],
+        step: int | None = None,
+        tables: TableFiles | None = None,
+    ) -> None:
         """Set values on the servers, on all of them between the same two updates.
 
         Args:
             values: For each server, the new ones of what it holds, by their places in `StoreConfig.held`.
             step: The global step from which training goes on with them: all that was pushed before is void, also
                 of other workers, which go on from there too. `None`: it goes on as it is.
+            tables: Where the rows of tables are, if there are new ones: the servers read them by themselves.
         """
         token = secrets.token_hex(8)
-        servers = [server for server, new in enumerate(values) if new]
+        servers = [server for server, new in enumerate(values) if new or tables is not None]
+        files = None if tables is None else tables.to_fields()
 
         def stage(server: int) -> None:
-            fields = {"epoch": self.epoch, "token": token, "indices": list(values[server])}
+            fields = {"epoch": self.epoch, "token": token, "indices": list(values[server]), "tables": files}
             self.call(server, protocol.STAGE, fields, list(values[server].values()), seconds=LONG)
 
         def attempt() -> None:

@@ -12,13 +12,14 @@ from stratagem.parameters.agreements import Label, beside, standing_for
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.snapshot_writer import SnapshotWriter
 from stratagem.parameters.store import Lead, Store
-from stratagem.parameters.table_part import PREFIX, TablePart
+from stratagem.parameters.table_part import TablePart
 from stratagem.runtime.memory import physical_memory
 from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.programs.verification import content_hash
 from stratagem.runtime.wire import Fields
 from stratagem.runtime.wire.arrays import Array
+from stratagem.tables.table_files import PREFIX
 
 
 class ModelPart:

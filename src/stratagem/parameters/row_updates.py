@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.errors import StrategyError
+from stratagem.keep import StoredArray
 from stratagem.parameters.split import analyse
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.row_store import RowSpec
 from stratagem.tables.stacks import Stack
 from stratagem.tables.table import Table, uniform
+from stratagem.tables.table_files import row_form
 from stratagem.waist.optimizers import is_optax
 
 _log = logging.getLogger("stratagem")
@@ -129,6 +131,14 @@ class PlannedRows(RowSource):
     """
 
     updates: list[RowUpdate]
+
+    @property
+    def form(self) -> dict[str, StoredArray]:
+        """See `RowSource`."""
+        form: dict[str, StoredArray] = {}
+        for stack, update in zip(self.stacks, self.updates, strict=True):
+            form |= row_form([table.name for table in stack.tables], row_spec(stack, update))
+        return form
 
 
 def row_updates(stacks: Sequence[Stack], optimizer: Any) -> list[RowUpdate]:

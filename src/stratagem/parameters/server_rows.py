@@ -11,6 +11,7 @@ from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.owners import Division
 from stratagem.tables.stacks import stacked
 from stratagem.tables.table import Table, check_tables
+from stratagem.tables.table_files import TableFiles
 
 
 class ServerRows(PlannedRows):
@@ -35,6 +36,13 @@ class ServerRows(PlannedRows):
         if self.client is None:
             raise RuntimeError("the tables have not been laid out")
         return self.client
+
+    def copies(self) -> dict[str, Array]:
+        """None: servers write what they have by themselves."""
+        return {}
+
+    def restore(self, files: TableFiles) -> None:
+        """Nothing: the chief has the servers do it when it sets all other values, too."""
 
     def divided(self, ids: Sequence[Array]) -> list[Division]:
         """Ids of each stack, divided among the servers."""

@@ -27,6 +27,7 @@ from stratagem.parameters.update_rules import Push
 from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import Caller, Handler, Reply, Request
+from stratagem.tables.table_files import TableFiles
 
 _log = logging.getLogger("stratagem")
 _TICK_SECONDS = 0.5
@@ -309,7 +310,8 @@ class ParameterService:
         """New values for some of what is held here; they take effect when the leader says so."""
         fields = request.fields
         values = dict(zip(fields["indices"], request.tensors, strict=True))
-        self._opened(request).prepare(fields["token"], values)
+        files = TableFiles.from_fields(fields["tables"]) if fields["tables"] else None
+        self._opened(request).prepare(fields["token"], values, files)
         return Reply({STATE: OK})
 
     def _note(self, request: Request) -> Reply:

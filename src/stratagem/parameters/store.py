@@ -22,6 +22,8 @@ from stratagem.parameters.versions import Release, Versions, copies
 from stratagem.runtime.host_views import host_view
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.runtime.wire.arrays import Array
+from stratagem.tables.row_store import RowStore
+from stratagem.tables.table_files import TableFiles
 
 Key: TypeAlias = tuple[int, str, int]
 _LOOK_EVERY = 1.0
@@ -114,7 +116,7 @@ class Store:
         self._versions = Versions(len(config.leaves), are_shared=averages)
         self._wanted = [(np.dtype(each.spec.dtype), each.spec.shape) for each in config.leaves]
         self._staged: dict[Key, Staged] = {}
-        self._prepared: tuple[str, dict[int, Array]] = ("", {})
+        self._prepared: tuple[str, dict[int, Array], list[RowStore] | None] = ("", {}, None)
         self._under_way: set[int] = set()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -135,12 +137,19 @@ class Store:
             self.tables.clear()
             self._forget_pushes()
 
-    def prepare(self, token: str, values: Mapping[int, Array]) -> None:
-        """Keep new values until `take` of the same token; others that are still waiting are forgotten."""
-        held = self.config.held
+    def prepare(self, token: str, values: Mapping[int, Array], files: TableFiles | None = None) -> None:
+        """Keep new values until `take` of the same token; others that are still waiting are forgotten.
+
+        Args:
+            token: The token.
+            values: The values, by their places in what is held.
+            files: Where rows of tables are, if there are new ones.
+        """
+        config, held = self.config, self.config.held
         _check(list(values.values()), [held[index] for index in values], "values")
+        rows = None if files is None else self.tables.read_from(files, config.server, len(config.servers))
         with self._lock:
-            self._prepared = token, {index: np.array(value) for index, value in values.items()}
+            self._prepared = token, {index: np.array(value) for index, value in values.items()}, rows
 
     def take(self, token: str, version: int, is_anew: bool) -> None:
         """Let prepared values take the place of those that are here, all at once.
@@ -157,14 +166,16 @@ class Store:
         if not is_anew:
             self.wait_for(version)
         with self._versions.replacing() as present, self._lock:
-            known, values = self._prepared
+            known, values, rows = self._prepared
             if token and token != known:
                 raise RolledBack("values that are to be taken were not prepared on this server")
             if token:
                 for index, value in zip(values, copies(list(values.values()), self._device), strict=True):
                     present[index] = value
+            if token and rows is not None:
+                self.tables.take(rows)
             self._versions.publish(version if is_anew else self.version, present)
-            self._prepared = "", {}
+            self._prepared = "", {}, None
             if is_anew:
                 self._forget_pushes()
 

@@ -11,10 +11,9 @@ from stratagem.parameters.config import StackConfig
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.merging import merged
+from stratagem.tables.owners import owners
 from stratagem.tables.row_store import SIZES, Program, RowPrograms, RowStore
-
-PREFIX = "tables/"
-"""What the names of its arrays in a snapshot begin with."""
+from stratagem.tables.table_files import TableFiles, copies, label, restore
 
 
 class TablePart:
@@ -28,14 +27,16 @@ class TablePart:
     def __init__(self, stacks: Sequence[StackConfig], programs: Mapping[str, CompiledProgram]) -> None:
         self._stacks = stacks
         self._programs = programs
+        self._labels = [label(stack.names) for stack in stacks]
         self._lock = threading.Lock()
         self.clear()
 
     def clear(self) -> None:
         """Have no rows."""
-        stores = [_store(stack, self._programs) for stack in self._stacks]
-        with self._lock:
-            self._stores = stores
+        self.take(self._new_stores())
+
+    def _new_stores(self) -> list[RowStore]:
+        return [_store(stack, self._programs) for stack in self._stacks]
 
     # What workers send.
 
@@ -102,31 +103,24 @@ class TablePart:
     def copies(self) -> dict[str, Array]:
         """Copies of all rows, by the names that they have in a snapshot."""
         with self._lock:
-            return {
-                f"{PREFIX}{number}/{name}": array
-                for number, store in enumerate(self._stores)
-                for name, array in store.copies().items()
-            }
+            return copies(dict(zip(self._labels, self._stores, strict=True)))
 
-    def restore(
-        self, arrays: Mapping[str, Array], step: int, is_own: Callable[[Array], Array] | None = None
-    ) -> None:
-        """Add rows of a snapshot.
-
-        Args:
-            arrays: As `copies` gave them, perhaps among others.
-            step: The step that they are of.
-            is_own: Which ids are this server's; all by default.
-        """
+    def restore(self, arrays: Mapping[str, Array], step: int) -> None:
+        """Add all rows of a snapshot, that were this server's."""
         with self._lock:
-            for number, store in enumerate(self._stores):
-                start = f"{PREFIX}{number}/"
-                own = {
-                    name.removeprefix(start): array
-                    for name, array in arrays.items()
-                    if name.startswith(start)
-                }
-                store.restore(own, step, is_own)
+            restore(dict(zip(self._labels, self._stores, strict=True)), arrays, step)
+
+    def read_from(self, files: TableFiles, server: int, servers: int) -> list[RowStore]:
+        """Stores with the rows of a checkpoint that are this server's; for `take`."""
+        stores = self._new_stores()
+        labelled = dict(zip(self._labels, stores, strict=True))
+        files.read(labelled, lambda ids: np.asarray(owners(ids, servers) == server))
+        return stores
+
+    def take(self, stores: list[RowStore]) -> None:
+        """Have these rows."""
+        with self._lock:
+            self._stores = stores
 
     def describe(self) -> list[dict[str, Any]]:
         """What there is, for the status."""

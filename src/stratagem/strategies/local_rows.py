@@ -6,16 +6,16 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from stratagem.parameters.row_updates import RowUpdate, row_spec, row_updates
-from stratagem.tables.row_source import RowSource
+from stratagem.parameters.row_updates import PlannedRows, RowUpdate, row_spec, row_updates
 from stratagem.tables.row_store import RowPrograms, RowStore
 from stratagem.tables.stacks import Stack, stacked
 from stratagem.tables.table import Table, check_tables
+from stratagem.tables.table_files import TableFiles, copies, label
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class LocalRows(RowSource):
+class LocalRows(PlannedRows):
     """The rows of a model's tables, in this process.
 
     Args:
@@ -29,8 +29,25 @@ class LocalRows(RowSource):
 
     def __init__(self, tables: Sequence[Table], optimizer: Any) -> None:
         self.stacks = stacked(check_tables(tables))
-        updates = row_updates(self.stacks, optimizer)
-        self.stores = [_store(stack, update) for stack, update in zip(self.stacks, updates, strict=True)]
+        self.updates = row_updates(self.stacks, optimizer)
+        self.stores = self._new_stores()
+
+    def _new_stores(self) -> list[RowStore]:
+        return [_store(stack, update) for stack, update in zip(self.stacks, self.updates, strict=True)]
+
+    def _labelled(self, stores: Sequence[RowStore]) -> dict[str, RowStore]:
+        names = [label(table.name for table in stack.tables) for stack in self.stacks]
+        return dict(zip(names, stores, strict=True))
+
+    def copies(self) -> dict[str, Array]:
+        """See `RowSource`."""
+        return copies(self._labelled(self.stores))
+
+    def restore(self, files: TableFiles) -> None:
+        """See `RowSource`."""
+        stores = self._new_stores()
+        files.read(self._labelled(stores))
+        self.stores = stores
 
     def count(self, stack: int) -> int:
         """See `RowSource`."""

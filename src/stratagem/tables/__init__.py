@@ -7,6 +7,7 @@ A map, from the outside in:
     stacks               tables that are kept together, and which rows of them a batch needs
     row_source, view     where the rows of a model's tables are; one table, looked at
     owners, merging      which server has which ids; the gradients of several pushes as one
+    table_files          rows in files
     row_store            the rows that one process holds, and their updates
     keyed_columns        columns whose rows belong to ids
     index, columns       where the row of an id is; arrays that grow

@@ -6,7 +6,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from stratagem.keep import StoredArray
 from stratagem.tables.stacks import Stack
+from stratagem.tables.table_files import TableFiles
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -19,6 +21,19 @@ class RowSource(ABC):
     """
 
     stacks: list[Stack]
+
+    @property
+    @abstractmethod
+    def form(self) -> dict[str, StoredArray]:
+        """What there is of each stack, for a checkpoint of one model to be told from that of another."""
+
+    @abstractmethod
+    def copies(self) -> dict[str, Array]:
+        """Copies of the rows that are in this process, by the names that they have in a file."""
+
+    @abstractmethod
+    def restore(self, files: TableFiles) -> None:
+        """Have those rows in this process that are in files, and no others."""
 
     @abstractmethod
     def count(self, stack: int) -> int:

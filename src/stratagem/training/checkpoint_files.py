@@ -13,11 +13,13 @@ from stratagem.errors import KeepError
 from stratagem.keep import Cut, Cuts, Manifest, ShardRecord, StoredArray, TensorEntry, write_shard
 from stratagem.keep.fields import plain
 from stratagem.keep.retention import kept
+from stratagem.tables.table_files import PREFIX, TableFiles
 from stratagem.training.checkpoint_form import check_form
 
 _log = logging.getLogger("stratagem")
 _KIND = "checkpoint"
 _DATA = "data"
+_TABLES = "tables"
 _SHARD = "chief"
 Shards = tuple[list[ShardRecord], dict[str, TensorEntry]]
 """What others have written of a checkpoint, and what is in it."""
@@ -32,12 +34,16 @@ class Saved:
         seed: What random numbers are drawn from.
         arrays: Host arrays by name.
         data: Where the data stood: plain values or bytes.
+        form: Of tables, what there is of them.
+        tables: The files that have their rows, once they are written.
     """
 
     step: int
     seed: int
     arrays: Mapping[str, Any]
     data: Any = None
+    form: Mapping[str, StoredArray] = field(default_factory=dict)
+    tables: TableFiles | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, bytes):
@@ -123,6 +129,8 @@ class CheckpointFiles:
         """
         arrays = dict(saved.arrays)
         meta: dict[str, Any] = {"kind": _KIND, "seed": saved.seed}
+        if saved.form:
+            meta[_TABLES] = {name: [list(each.shape), each.dtype] for name, each in saved.form.items()}
         if isinstance(saved.data, bytes):
             arrays[_DATA] = np.frombuffer(saved.data, np.uint8)
         else:
@@ -133,7 +141,10 @@ class CheckpointFiles:
         for record in records:
             _check_is_here(path, record)
         own = write_shard(path, _SHARD, arrays)
-        entries = {**entries, **{name: TensorEntry.joined([(own, name)]) for name in arrays}}
+        entries = {
+            **entries,
+            **{name: TensorEntry.joined([(own, name)]) for name in arrays if not name.startswith(PREFIX)},
+        }
         self.cuts.commit(Manifest(saved.step, [*records, own], entries, meta))
         self.reached = saved.step
         _log.info("a checkpoint of step %d is in %s", saved.step, path)
@@ -175,10 +186,11 @@ class CheckpointFiles:
                 f"{cut.directory} is no checkpoint, but a snapshot of parameter servers: use another directory"
             )
         check_form(_form(cut), form, where)
-        arrays = {name: cut.read(name) for name in form}
+        arrays = {name: cut.read(name) for name in form if name in cut.names}
         data = cut.read(_DATA).tobytes() if _DATA in cut.names else meta.get(_DATA)
         self.reached = cut.step
-        return Saved(cut.step, int(meta["seed"]), arrays, data)
+        tables = TableFiles.among(cut.directory, cut.step, cut.manifest.shards) if _TABLES in meta else None
+        return Saved(cut.step, int(meta["seed"]), arrays, data, tables=tables)
 
     def pass_over(self, why: str) -> None:
         """Training goes on from what was read: when it is saved the next time, newer checkpoints are removed."""
@@ -186,7 +198,11 @@ class CheckpointFiles:
 
 
 def _form(cut: Cut) -> dict[str, StoredArray]:
-    return {name: entry.stored for name, entry in cut.manifest.tensors.items() if name != _DATA}
+    tables = {
+        name: StoredArray(tuple(shape), dtype)
+        for name, (shape, dtype) in cut.manifest.meta.get(_TABLES, {}).items()
+    }
+    return {name: entry.stored for name, entry in cut.manifest.tensors.items() if name != _DATA} | tables
 
 
 def _check_is_here(directory: Path, record: ShardRecord) -> None:

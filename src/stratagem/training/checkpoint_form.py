@@ -36,7 +36,8 @@ def named(state: TrainState) -> dict[str, Any]:
 def form_of(state: TrainState) -> dict[str, StoredArray]:
     """What a checkpoint of such a state holds."""
     whole = state if state.recipe.served is None else state.recipe.served.form
-    return {name: _stored(leaf) for name, leaf in named(whole).items()}
+    tables = state.recipe.tables
+    return {name: _stored(leaf) for name, leaf in named(whole).items()} | (tables.form if tables else {})
 
 
 def check_form(found: Mapping[str, StoredArray], expected: Mapping[str, StoredArray], where: str) -> None:

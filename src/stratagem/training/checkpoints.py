@@ -121,7 +121,9 @@ class Checkpointer:
         if state.recipe.served is None:
             step = int(state.step)
             if self._files.is_wanted(step, form_of(state)):
-                saved = Saved(step, state.recipe.seed, host_copies(named(state)), data)
+                tables = state.recipe.tables
+                arrays = host_copies(named(state)) | (tables.copies() if tables else {})
+                saved = Saved(step, state.recipe.seed, arrays, data, tables.form if tables else {})
                 self._start(partial(self._files.write, saved))
         else:
             self._save_served(state, data)
@@ -149,9 +151,15 @@ class Checkpointer:
                 for number, (kind, each) in enumerate(zip(state.kinds, state.flat_state, strict=True))
                 if kind != "mean"
             }
-            saved = Saved(step, state.recipe.seed, host_copies(own), data)
+            tables = state.recipe.tables
+            saved = Saved(step, state.recipe.seed, host_copies(own), data, tables.form if tables else {})
             self._start(partial(self._write_served, saved, others))
             return
+        if state.recipe.tables is not None:
+            raise KeepError(
+                f"the parameter servers cannot reach {self._files.cuts.root}, and rows of tables do not come by way of the "
+                "chief: give checkpoints a directory that the hosts of all servers share"
+            )
         fetched = served.fetch(state)
         step = int(fetched.step)
         if self._files.is_wanted(step, form):

@@ -36,11 +36,11 @@ def restored(like: TrainState, read: Read, goes_back: bool) -> Restored | None:
     if like.recipe.workers is not None:
         return _among_workers(like, like.recipe.workers, read)
     saved = read()
-    return (
-        None
-        if saved is None
-        else (filled(like, saved.arrays, saved.step, saved.seed, takes_own=True), saved.data)
-    )
+    if saved is None:
+        return None
+    if saved.tables is not None and like.recipe.tables is not None:
+        like.recipe.tables.restore(saved.tables)
+    return filled(like, saved.arrays, saved.step, saved.seed, takes_own=True), saved.data
 
 
 # Where all have all of it.
@@ -102,7 +102,7 @@ def _brought(like: TrainState, served: Elsewhere, saved: Saved, goes_back: bool)
         )
         return current
     whole = filled(served.form, saved.arrays, saved.step, saved.seed, takes_own=True)
-    served.assign(whole, saved.step)
+    served.assign(whole, saved.step, saved.tables)
     return served.renew(_seeded(replace(current, flat_state=whole.flat_state), saved.seed))
 
 
