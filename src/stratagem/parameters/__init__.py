@@ -13,7 +13,7 @@ A map, from the outside in:
     part, store                one server's part of a model: its programs, its values and pushes
     snapshot_writer            its shards of snapshots and checkpoints on disk
     versions                   its values, version by version, for readers near and far
-    table_part                 its rows of tables
+    table_part, table_base     its rows of tables; all of them in files, for snapshots of differences
     row_updates                an optimizer's update of the rows of a table
     averaging                  the mean of several pushes and the update that it makes, as one program
     model_core                 the pure core: the states of a model, and everything that server 0 decides about it

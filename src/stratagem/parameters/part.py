@@ -1,6 +1,7 @@
 """One server's part of one model, with all that belongs to it: values, programs, snapshots."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,8 +11,9 @@ from stratagem.keep import Cuts, ShardRecord, read_shard
 from stratagem.parameters import protocol
 from stratagem.parameters.agreements import Label, beside, standing_for
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.snapshot_writer import SnapshotWriter
+from stratagem.parameters.snapshot_writer import SnapshotWriter, shard_name
 from stratagem.parameters.store import Lead, Store
+from stratagem.parameters.table_base import TableBase
 from stratagem.parameters.table_part import TablePart
 from stratagem.runtime.memory import physical_memory
 from stratagem.runtime.programs import ProgramCache
@@ -49,6 +51,7 @@ class ModelPart:
         if config.snapshot_dir is not None:
             self._writers[self._snapshot_root] = SnapshotWriter(config, self._snapshot_root)
         self._marked: dict[Label, list[Array]] = {}
+        self._base: TableBase | None = None
         self._programs = programs
         self._device = device
 
@@ -69,8 +72,10 @@ class ModelPart:
         missing = [hash_ for hash_, program in programs.items() if program is None]
         if not missing:
             update, partials, combine = map(programs.get, hashes)
-            snapshot = None if config.snapshot_dir is None else self.writer.write
+            snapshot = None if config.snapshot_dir is None else self._snapshot
             tables = TablePart(config.tables, {name: each for name, each in programs.items() if each})
+            name = f"{shard_name(config.server)}-rows"
+            self._base = TableBase(tables, Path(self._snapshot_root, name), name) if config.tables else None
             self.store = Store(config, update, partials, combine, self._device, self._lead, tables, snapshot)
         return missing
 
@@ -129,7 +134,7 @@ class ModelPart:
                 self.opened(fields["epoch"])
                 self._mark(tuple(fields["label"]), fields["step"])
             case protocol.SNAPSHOT if fields["now"]:
-                self.writer.write(fields["step"], self._all(fields["step"]))
+                self._snapshot(fields["step"], self._copies(fields["step"]))
             case protocol.SNAPSHOT:
                 return {"record": self.writer.written(fields["step"], seconds).to_dict()}
             case protocol.FORGET:
@@ -188,9 +193,13 @@ class ModelPart:
         finally:
             release()
 
-    def _all(self, step: int) -> dict[str, Array]:
-        """Copies of all values and rows at a step, by name."""
-        return self.filled.named(self._copies(step))
+    def _snapshot(self, step: int, values: list[Array]) -> None:
+        """Write copies of all values, and what has changed of rows, soon."""
+        rows = {} if self._base is None else self._base.differences()
+        self.writer.write(step, {**self._named(values), **rows}, self._base)
+
+    def _named(self, values: list[Array]) -> dict[str, Array]:
+        return dict(zip((held.name for held in self.config.held), values, strict=True))
 
     def _restore(self, step: int, record: ShardRecord) -> None:
         """Go back to a snapshot.
@@ -217,12 +226,15 @@ class ModelPart:
             )
         self.writer.forget()
         self.filled.fill(step, [arrays[held.name] for held in self.config.held])
-        self.filled.tables.restore(arrays, step)
+        if self._base is not None:
+            self._base.restore(arrays, step, directory)
 
     def _take(self, token: str, step: int, is_anew: bool) -> None:
         """Set values that were prepared; see `Store.take`."""
         if is_anew and self.config.snapshot_dir is not None:
             self.writer.forget()
+        if is_anew and self._base is not None:
+            self._base.forget()
         # A server that has no part in updates is at no step.
         takes_part = is_anew or self.config.server in self.config.participants
         self.filled.take(token, step if takes_part else 0, is_anew)
@@ -243,7 +255,7 @@ class ModelPart:
             return False
         if root not in self._writers:
             self._writers[root] = SnapshotWriter(self.config, root)
-        self._writers[root].write(step, self._all(step))
+        self._writers[root].write(step, {**self._named(self._copies(step)), **self.filled.tables.copies()})
         return True
 
     def _kept(self, root: str, step: int) -> Fields:

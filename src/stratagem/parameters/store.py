@@ -96,7 +96,7 @@ class Store:
         device: jax.Device,
         lead: Lead,
         tables: TablePart,
-        snapshot: Callable[[int, Mapping[str, Array]], None] | None,
+        snapshot: Callable[[int, list[Array]], None] | None,
     ) -> None:
         self.config = config
         self.tables = tables
@@ -362,7 +362,7 @@ class Store:
                 self._give_up(f"the update failed: {error}")
             self._versions.publish(step, values)  # of which `apply` tells
             if is_copied and self._snapshot is not None:
-                self._snapshot(step, self.named([np.array(host_view(value)) for value in values]))
+                self._snapshot(step, [np.array(host_view(value)) for value in values])
 
     def combined(self, shares: Sequence[Array]) -> list[Array]:
         """What the shares of all servers have in common; on server 0."""
@@ -379,11 +379,6 @@ class Store:
                 weights([push.rows for push in pushes]), [list(push.gradients) for push in pushes]
             )
         return [np.asarray(mean) for mean in means]
-
-    def named(self, values: Sequence[Array]) -> dict[str, Array]:
-        """Copies of all values, and of all rows of tables, by the names that they have in a snapshot."""
-        names = [held.name for held in self.config.held]
-        return {**dict(zip(names, values, strict=True)), **self.tables.copies()}
 
     # For others to see.
 

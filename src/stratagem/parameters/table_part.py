@@ -1,7 +1,7 @@
 """One server's rows of the tables of a model: read, updated, and copied for snapshots, by any thread."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,10 +100,26 @@ class TablePart:
 
     # What is kept.
 
-    def copies(self) -> dict[str, Array]:
-        """Copies of all rows, by the names that they have in a snapshot."""
+    @property
+    def step(self) -> int:
+        """The step of the last update."""
         with self._lock:
-            return copies(dict(zip(self._labels, self._stores, strict=True)))
+            return max((store.step for store in self._stores), default=0)
+
+    def copies(self, since: int = -1) -> dict[str, Array]:
+        """Copies of all rows that were updated after a step, by the names that they have in a snapshot."""
+        with self._lock:
+            return copies(dict(zip(self._labels, self._stores, strict=True)), since)
+
+    def pages(self, size: int) -> Iterator[dict[str, Array]]:
+        """Copies of all rows, at most so many of each stack at a time; rows may change from one to the next."""
+        start, has_more = 0, True
+        while has_more:
+            with self._lock:
+                page = copies(dict(zip(self._labels, self._stores, strict=True)), -1, start, start + size)
+                start += size
+                has_more = any(start < store.end for store in self._stores)
+            yield page
 
     def restore(self, arrays: Mapping[str, Array], step: int) -> None:
         """Add all rows of a snapshot, that were this server's."""

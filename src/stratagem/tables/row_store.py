@@ -179,9 +179,16 @@ class RowStore:
 
     # Keeping.
 
-    def copies(self) -> dict[str, Array]:
-        """Copies of all rows, and of all else that a store like this one needs to go on from here."""
-        rows = self._living(0, self._rows.end)
+    def copies(self, since: int = -1, start: int = 0, stop: int | None = None) -> dict[str, Array]:
+        """Copies of rows, and of all else that a store like this one needs to go on from here.
+
+        Args:
+            since: Only rows that were updated after this step.
+            start: Only rows from this place on.
+            stop: And below this one.
+        """
+        rows = self._living(start, self._rows.end if stop is None else min(stop, self._rows.end))
+        rows = rows[self._touched.array.take(rows) > since]
         arrays = {
             "ids": self._rows.ids.array.take(rows),
             "touched": self._touched.array.take(rows),
@@ -199,7 +206,7 @@ class RowStore:
     def restore(
         self, arrays: Mapping[str, Array], step: int, is_own: Callable[[Array], Array] | None = None
     ) -> None:
-        """Add what `copies` gave.
+        """Add what `copies` gave; a row that is there already is replaced.
 
         Args:
             arrays: That.
@@ -209,7 +216,9 @@ class RowStore:
         self.step = step
         ids = arrays["ids"]
         chosen = np.arange(len(ids)) if is_own is None else np.flatnonzero(is_own(ids))
-        rows = self._rows.add(ids[chosen])
+        rows = self._rows.find(ids[chosen])
+        new = np.flatnonzero(rows < 0)
+        rows[new] = self._rows.add(ids[chosen[new]])
         self._touched.array[rows] = arrays["touched"][chosen]
         for place, column in enumerate(self._values):
             column.array[rows] = arrays[f"values{place}"][chosen]
@@ -217,8 +226,10 @@ class RowStore:
         if self._waiting is not None:
             ids = arrays["waiting"]
             chosen = np.flatnonzero((self._rows.find(ids) < 0) & (True if is_own is None else is_own(ids)))
-            chosen = chosen[self._waiting.find(ids[chosen]) < 0]
-            self._waiting.columns[0].array[self._waiting.add(ids[chosen])] = arrays["sightings"][chosen]
+            places = self._waiting.find(ids[chosen])
+            new = np.flatnonzero(places < 0)
+            places[new] = self._waiting.add(ids[chosen[new]])
+            self._waiting.columns[0].array[places] = arrays["sightings"][chosen]
 
     # Training.
 

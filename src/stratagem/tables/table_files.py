@@ -77,16 +77,17 @@ class TableFiles:
             restore(stores, read_shard(self.directory, record, names), self.step, is_own)
 
 
-def copies(stores: Mapping[str, RowStore]) -> dict[str, Array]:
-    """Copies of all rows of stores, by the names that they have in a file.
+def copies(stores: Mapping[str, RowStore], *which: int) -> dict[str, Array]:
+    """Copies of rows of stores, by the names that they have in a file.
 
     Args:
         stores: By the labels of their stacks.
+        *which: Which rows, as `RowStore.copies` has it; all by default.
     """
     return {
         f"{name}/{column}": array
         for name, store in stores.items()
-        for column, array in store.copies().items()
+        for column, array in store.copies(*which).items()
     }
 
 
