@@ -1,13 +1,14 @@
 """An optimizer's update of the rows of a table: proved to treat every row by itself, and made into programs over rows."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from stratagem.errors import StrategyError
 from stratagem.keep import StoredArray
@@ -94,7 +95,13 @@ def row_update(table: Table, default: Any) -> RowUpdate:
             "sg.Table(..., optimizer=optax.adagrad(0.1))"
         )
     values = jnp.zeros((_TRIED, table.dim), table.dtype)
-    leaves, tree = jax.tree.flatten(optimizer.init(values))
+    state = optimizer.init(values)
+    if any(isinstance(each, optax.MultiStepsState) for each in _states(state)):
+        raise StrategyError(
+            f"the optimizer of table {table.name!r} is optax.MultiSteps, which gathers gradients over steps: a row that no "
+            "batch of the last of these touches would never be updated. Give the table another one, or larger batches"
+        )
+    leaves, tree = jax.tree.flatten(state)
 
     def whole(
         variables: list[Any], slots: list[Any], gradients: list[Any], step: Any
@@ -172,6 +179,14 @@ def row_spec(stack: Stack, update: RowUpdate) -> RowSpec:
         table.admit_after,
         table.expire_steps,
     )
+
+
+def _states(state: Any) -> Iterator[Any]:
+    """An optimizer's state, and all states in it."""
+    yield state
+    if isinstance(state, tuple | list):
+        for each in state:
+            yield from _states(each)
 
 
 def _is_lazy(update: RowUpdate) -> bool:

@@ -32,6 +32,7 @@ class KeyedColumns:
         self.end = 0
         self._free: list[Array] = []
         self._num_free = 0
+        self._turn = 0
 
     def __len__(self) -> int:
         return self.end - self._num_free
@@ -58,6 +59,14 @@ class KeyedColumns:
         self._index.remove(ids)
         self._free.append(rows)
         self._num_free += len(rows)
+
+    def in_turn(self, count: int) -> Array:
+        """So many rows, free ones among them, which follow those of the last time in a circle."""
+        rows: Array = (np.arange(self._turn, self._turn + min(count, self.end)) % max(1, self.end)).astype(
+            np.int32
+        )
+        self._turn = (self._turn + len(rows)) % max(1, self.end)
+        return rows
 
     def _allocated(self, count: int) -> Array:
         parts: list[Array] = []

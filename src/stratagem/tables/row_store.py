@@ -101,8 +101,9 @@ class RowStore:
         values = ((spec.dim,), spec.dtype), *spec.slots
         self._rows = KeyedColumns(spec.bound, [((), np.int32), *values])
         self._touched, *self._values = self._rows.columns
-        self._waiting = KeyedColumns(spec.bound, [((), np.int32)]) if spec.admit_after else None
-        self._swept = 0
+        self._waiting = (
+            KeyedColumns(spec.bound, [((), np.int32), ((), np.int32)]) if spec.admit_after else None
+        )
         self._expired = 0
         self._offsets = np.asarray(spec.offsets, np.int64)
         self._keys = np.asarray(spec.keys, np.uint64)
@@ -198,9 +199,10 @@ class RowStore:
             **{f"scalar{place}": np.array(scalar) for place, scalar in enumerate(self.scalars)},
         }
         if self._waiting is not None:
-            # Those that were removed have been admitted, and are never looked for here again.
-            arrays["waiting"] = self._waiting.ids.array[: self._waiting.end].copy()
-            arrays["sightings"] = self._waiting.columns[0].array[: self._waiting.end].copy()
+            sightings, seen = (column.array[: self._waiting.end] for column in self._waiting.columns)
+            places = np.flatnonzero(seen)
+            arrays["waiting"] = self._waiting.ids.array.take(places)
+            arrays["sightings"], arrays["seen"] = sightings.take(places), seen.take(places)
         return arrays
 
     def restore(
@@ -225,11 +227,13 @@ class RowStore:
         self.scalars = [np.array(arrays[f"scalar{place}"]) for place in range(len(self.scalars))]
         if self._waiting is not None:
             ids = arrays["waiting"]
-            chosen = np.flatnonzero((self._rows.find(ids) < 0) & (True if is_own is None else is_own(ids)))
+            chosen = np.arange(len(ids)) if is_own is None else np.flatnonzero(is_own(ids))
+            chosen = chosen[self._rows.find(ids[chosen]) < 0]
             places = self._waiting.find(ids[chosen])
             new = np.flatnonzero(places < 0)
             places[new] = self._waiting.add(ids[chosen[new]])
-            self._waiting.columns[0].array[places] = arrays["sightings"][chosen]
+            for column, name in zip(self._waiting.columns, ("sightings", "seen"), strict=True):
+                column.array[places] = arrays[name][chosen]
 
     # Training.
 
@@ -299,11 +303,14 @@ class RowStore:
         places = self._waiting.find(ids)
         new = np.flatnonzero(places < 0)
         places[new] = self._waiting.add(ids[new])
-        sightings = self._waiting.columns[0].array
+        sightings, seen = (column.array for column in self._waiting.columns)
         sightings[places[new]] = 0
+        if self.spec.expire_steps is not None:
+            sightings[places[self._is_old(seen.take(places))]] = 0
         is_in = sightings.take(places) >= self.spec.admit_after
         sightings[places] += 1
-        del sightings
+        seen[places] = np.where(is_in, 0, self.step + 1)
+        del sightings, seen
         self._waiting.remove(ids[is_in])
         return unknown[is_in]
 
@@ -323,16 +330,22 @@ class RowStore:
             self._rows.remove(ids)
             self._expired += len(ids)
 
+    def _is_old(self, steps: Array) -> Array:
+        """Whether what was updated, or seen, at these steps has expired; at step 0 nothing was."""
+        return np.asarray((steps > 0) & (self.step - steps > (self.spec.expire_steps or 0)))
+
     def _sweep(self, count: int) -> None:
-        """Let those go that have expired among so many rows, which follow those of the last time in a circle."""
-        end = self._rows.end
-        if self.spec.expire_steps is None or not end:
+        """Let those go that have expired among so many rows, and among so many ids that have none so far."""
+        if self.spec.expire_steps is None:
             return
-        rows = np.arange(self._swept, self._swept + min(count, end)) % end
-        self._swept = (self._swept + len(rows)) % end
-        touched = self._touched.array.take(rows)
-        is_old = (touched > 0) & (self.step - touched > self.spec.expire_steps)
-        self._expire(self._rows.ids.array.take(rows[is_old]))
+        rows = self._rows.in_turn(count)
+        self._expire(self._rows.ids.array.take(rows[self._is_old(self._touched.array.take(rows))]))
+        if self._waiting is not None:
+            seen = self._waiting.columns[1]
+            rows = self._waiting.in_turn(count)
+            rows = rows[self._is_old(seen.array.take(rows))]
+            seen.array[rows] = 0
+            self._waiting.remove(self._waiting.ids.array.take(rows))
 
     def _padded(self, place: int, array: Array, size: int) -> Array:
         if len(array) == size and array.ctypes.data % 64 == 0 and array.flags.c_contiguous:

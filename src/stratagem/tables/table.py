@@ -91,9 +91,8 @@ def check_tables(tables: Sequence[Table]) -> tuple[Table, ...]:
     Raises:
         StrategyError: One is no table, or two have the same name.
     """
-    for table in tables:
-        if not isinstance(table, Table):
-            raise StrategyError(f"tables has {table!r:.80}; give sg.Table objects")
+    if not isinstance(tables, Sequence) or not all(isinstance(table, Table) for table in tables):
+        raise StrategyError(f"tables is {tables!r:.80}; give a list of tables: tables=[sg.Table(...)]")
     names = [table.name for table in tables]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -57,6 +57,12 @@ def test_what_mixes_rows_is_refused_with_the_reason(name: str) -> None:
         row_update(USERS, MIXING[name])
 
 
+def test_gathering_gradients_over_steps_is_refused() -> None:
+    gathering = optax.chain(optax.clip(1.0), optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation())
+    with pytest.raises(StrategyError, match="MultiSteps, which gathers gradients over steps"):
+        row_update(Table("users", dim=DIM), gathering)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", None, optax.adam])
 def test_what_is_no_optimizer_is_refused(optimizer: Any) -> None:
     with pytest.raises(StrategyError, match=r"the optimizer of table 'users' is .*; give an optax optimizer"):

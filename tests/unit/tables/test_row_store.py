@@ -247,20 +247,22 @@ class Expected:
     expire_steps: int | None
     step: int = 0
     rows: dict[int, tuple[Any, int]] = field(default_factory=dict)
-    seen: dict[int, int] = field(default_factory=dict)
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def expire(self) -> None:
         if self.expire_steps is not None:
-            self.rows = {
-                number: row for number, row in self.rows.items() if self.step - row[1] <= self.expire_steps
-            }
+            for known in (self.rows, self.seen):
+                for number in [
+                    each for each, (_, step) in known.items() if self.step - step > self.expire_steps
+                ]:
+                    del known[number]
 
     def update(self, ids: Sequence[int], initial: Any, by: float) -> None:
         for number in ids:
             if number not in self.rows:
-                seen = self.seen.pop(number, 0)
+                seen, _ = self.seen.pop(number, (0, 0))
                 if seen < self.admit_after:
-                    self.seen[number] = seen + 1
+                    self.seen[number] = seen + 1, self.step + 1
                     continue
             value, _ = self.rows.get(number, (initial[number], 0))
             self.rows[number] = value - by, self.step + 1

@@ -57,9 +57,11 @@ def test_a_name_is_given_once() -> None:
         sg.OneDeviceStrategy().init(PARAMS, optax.sgd(0.1), tables=tables)
 
 
-@pytest.mark.parametrize("tables", [["users"], {"users": 16}])
-def test_what_is_no_table_is_named(tables: Any) -> None:
-    with pytest.raises(sg.StrategyError, match=r"tables has 'users'; give sg\.Table objects"):
+@pytest.mark.parametrize("tables", [["users"], {"users": 16}, sg.Table("users", 16)])
+def test_what_is_no_list_of_tables_is_named(tables: Any) -> None:
+    with pytest.raises(
+        sg.StrategyError, match=r"tables is .*users.*; give a list of tables: tables=\[sg\.Table"
+    ):
         sg.OneDeviceStrategy().init(PARAMS, optax.sgd(0.1), tables=tables)
 
 
