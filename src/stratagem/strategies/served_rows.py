@@ -11,6 +11,7 @@ from stratagem.parameters.planning import Pieces
 from stratagem.parameters.server_rows import ServerRows
 from stratagem.runtime.wire.arrays import Array
 from stratagem.strategies.row_trainable import RowTrainable
+from stratagem.strategies.rows import count_rows
 from stratagem.tables.owners import Division
 from stratagem.tables.stacks import BatchRows, padded_size
 from stratagem.waist import Arrays
@@ -73,7 +74,7 @@ class ServedRows:
 
     def following(self, params: Arrays, batch: Any) -> RowsOfBatch | None:
         """The rows that the next batch needs, if that is known by now."""
-        if batch is None or self._trainable.needs_rng(params, batch):
+        if batch is None or not count_rows(batch) or self._trainable.needs_rng(params, batch):
             return None
         return self._of(self._trainable.needed(params, batch, lambda: jax.random.key(0)), batch)
 
