@@ -1,0 +1,186 @@
+"""Tables whose rows live on parameter servers: the same numbers as elsewhere, every row once, and what mistakes say."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from drills.counted_job import CountedJob
+from drills.nursery import DEADLINE, Nursery
+from drills.processes import until
+from process.conftest import ScriptWriter
+from process.parameters.conftest import JobMaker
+from process.parameters.prelude import PRELUDE as COMMON
+
+PRELUDE = (
+    COMMON
+    + """
+ROWS, DIM, STEPS = 40, 3, 200
+LARGE = np.array([-(2**63), -7, -1, 0, 1, 2**31, 2**40 + 5, 2**63 - 1])
+adagrad = optax.adagrad(0.3)
+
+def batches(ids=None, steps=STEPS):
+    random = np.random.default_rng(0)
+    for _ in range(steps):
+        number = random.zipf(1.5, (8, 2)) % ROWS
+        yield {"id": number if ids is None else ids[number % len(ids)], "y": random.normal(size=8).astype(np.float32)}
+
+def error_of(params, vectors, batch):
+    return ((vectors.sum(axis=1) @ params["w"] - batch["y"]) ** 2).mean()
+
+def loss_of_rows(params, batch, rows):
+    return error_of(params, rows["users"](batch["id"]), batch)
+
+def loss_of_matrix(params, batch):
+    return error_of(params, params["users"][batch["id"]], batch)
+
+def train(strategy, table, ids=None, steps=STEPS):
+    weights = {"w": np.ones(DIM, np.float32)}
+    state = strategy.init(weights, adagrad, tables=[table])
+    first = strategy.table(state, "users").lookup(np.arange(ROWS))
+    step = strategy.train_step(loss_of_rows)
+    for batch in strategy.distribute(batches(ids, steps)):
+        state, metrics = step(state, batch)
+    return state, first
+
+def train_dense(first):
+    strategy = sg.OneDeviceStrategy()
+    state = strategy.init({"w": np.ones(DIM, np.float32), "users": first}, adagrad)
+    step = strategy.train_step(loss_of_matrix)
+    for batch in strategy.distribute(batches()):
+        state, metrics = step(state, batch)
+    return strategy.fetch(state).params
+
+def pages(view, size):
+    ids, values = map(np.concatenate, zip(*view.items(size=size)))
+    order = np.argsort(ids)
+    return ids[order], values[order]
+"""
+)
+
+
+def test_workers_in_step_train_as_a_dense_matrix_does_and_as_one_device(
+    new_job: JobMaker, script: ScriptWriter
+) -> None:
+    path = script("""
+        strategy = sg.ParameterServerStrategy(update=sg.Sync())
+        table = sg.Table("users", DIM, rows=ROWS)
+        state, first = train(strategy, table)
+        weights, found = strategy.fetch(state).params["w"], strategy.table(state, "users").lookup(np.arange(ROWS))
+        seen = np.unique([batch["id"] for batch in batches()])
+        ids, values = pages(strategy.table(state, "users"), 7)
+        assert ids.tolist() == seen.tolist() and len(strategy.table(state, "users")) == len(seen)
+        assert values.tobytes() == found[seen].tobytes()
+        strategy.close()
+        if strategy.is_chief:
+            close = dict(rtol=1e-4, atol=1e-5)
+            dense = train_dense(first)
+            np.testing.assert_allclose(found, dense["users"], **close)
+            np.testing.assert_allclose(weights, dense["w"], **close)
+            assert np.abs(found - first).max() > 0.1
+            alone = sg.OneDeviceStrategy()
+            state, same = train(alone, table)
+            assert same.tobytes() == first.tobytes()
+            np.testing.assert_allclose(found, alone.table(state, "users").lookup(np.arange(ROWS)), **close)
+            np.testing.assert_allclose(weights, alone.fetch(state).params["w"], **close)
+        print("the same")
+    """)
+    job = new_job(2, 2)
+    servers = [job.serve(index) for index in range(2)]
+    for worker in [job.start("worker", index, path) for index in range(2)]:
+        assert "the same" in worker.ends_well()
+    for server in servers:
+        server.ends_well()
+
+
+def test_one_worker_has_the_bits_of_one_device_for_ids_of_all_sizes(
+    new_job: JobMaker, script: ScriptWriter, tmp_path: Path
+) -> None:
+    path = script("""
+        table = sg.Table("users", DIM)
+        strategy = sg.ParameterServerStrategy()
+        state, _ = train(strategy, table, LARGE)
+        view, weights = strategy.table(state, "users"), strategy.fetch(state).params["w"]
+        ids, values = pages(view, 3)
+        assert ids.tolist() == LARGE.tolist() and len(view) == len(LARGE)
+        view.export(Path(__file__).with_name("users.safetensors"))
+        tell(trained=True)
+        wait_for("seen")
+        strategy.close()
+        alone = sg.OneDeviceStrategy()
+        state, _ = train(alone, table, LARGE)
+        assert weights.tobytes() == alone.fetch(state).params["w"].tobytes()
+        assert values.tobytes() == pages(alone.table(state, "users"), 3)[1].tobytes()
+        assert values.tobytes() == alone.table(state, "users").lookup(LARGE).tobytes()
+        np.save(Path(__file__).with_name("rows"), values)
+        print("the same")
+    """)
+    job = new_job(2, 1)
+    servers = [job.serve(index) for index in range(2)]
+    worker = job.start("worker", 0, path)
+    worker.says("told")
+    status = job.status()
+    (tmp_path / "seen").touch()
+    assert "the same" in worker.ends_well()
+    for server in servers:
+        server.ends_well()
+    held = [status[f"/job:ps/task:{index}"]["parameters"]["model-0"]["tables"] for index in range(2)]
+    assert all(each["name"] == "users" and each["dim"] == 3 for (each,) in held)
+    assert sum(each["rows"] for (each,) in held) == 8
+    assert all(0 < each["rows"] < 8 for (each,) in held)
+    exported = load_file(tmp_path / "users.safetensors")
+    order = np.argsort(exported["ids"])
+    assert exported["values"][order].tobytes() == np.load(tmp_path / "rows.npy").tobytes()
+
+
+def test_a_server_that_was_killed_goes_on_with_its_rows(nursery: Nursery) -> None:
+    """Each row counts its updates: in the end they are as many as the step says."""
+    with CountedJob("async", restarts=1, nursery=nursery, has_table=True) as job:
+        job.wait_for(1)
+        (place,) = re.findall(r"a cut of step 0 is in (\S+)", job.log)
+        until(
+            "a snapshot that has rows", lambda: len(list(Path(place).glob("*/manifest.json"))) > 1, DEADLINE
+        )
+        assert job.kill("ps:1")
+        job.set_target(further=30)
+        assert job.problem() is None, job.log
+        assert re.search(r"goes on from the snapshot of step [1-9]\d*: \d+ updates lost", job.log), job.log
+
+
+def test_an_id_out_of_range_ends_the_job_and_is_named(nursery: Nursery, script: ScriptWriter) -> None:
+    path = script("""
+        strategy = sg.ParameterServerStrategy()
+        train(strategy, sg.Table("users", DIM, rows=ROWS), np.array([3, ROWS]))
+    """)
+    done = nursery.outcome("stratagem", "run", "--ps", 1, "--workers", 1, path)
+    assert done.returncode == 1
+    assert re.search(
+        r"DataError: table 'users' has rows=40, so its ids are 0 to 39; batch\['id'\]\[\d, \d\] is 40\. "
+        "Give the table more rows, or rows=None for any ids",
+        done.stderr,
+    ), done.stderr
+
+
+def test_workers_whose_tables_differ(new_job: JobMaker, script: ScriptWriter, tmp_path: Path) -> None:
+    path = script("""
+        strategy = sg.ParameterServerStrategy()
+        table = sg.Table("users", int(sys.argv[1]))
+        strategy.init({"w": np.ones(DIM, np.float32)}, adagrad, tables=[table])
+        tell(joined=True)
+        wait_for("enough")
+    """)
+    job = new_job(1, 2)
+    server, chief = job.serve(0), job.start("worker", 0, path, 3)
+    chief.says("told")
+    wrong = job.start("worker", 1, path, 4)
+    assert wrong.ends() == 1
+    assert re.search(
+        "errors.StrategyError: /job:worker/task:1 brings another model than the one on /job:ps/task:0: what is kept of its "
+        "tables, or how they are trained, is .* All workers must run the same script with the same arguments",
+        wrong.text,
+    ), wrong.text
+    right = job.start("worker", 1, path, 3)
+    (tmp_path / "enough").touch()
+    for task in (right, chief, server):
+        task.ends_well()
