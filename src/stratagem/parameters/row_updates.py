@@ -102,6 +102,11 @@ def row_update(table: Table, default: Any) -> RowUpdate:
             "batch of the last of these touches would never be updated. Give the table another one, or larger batches"
         )
     leaves, tree = jax.tree.flatten(state)
+    if any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves):
+        raise StrategyError(
+            f"the optimizer of table {table.name!r} draws random numbers, which rows cannot share: give the table another one, "
+            "such as sg.Table(..., optimizer=optax.adagrad(0.1))"
+        )
 
     def whole(
         variables: list[Any], slots: list[Any], gradients: list[Any], step: Any

@@ -194,3 +194,11 @@ def test_the_communication_may_come_first() -> None:
         sg.MultiWorkerMirroredStrategy("ncl")  # type: ignore[arg-type]
     with pytest.raises(sg.StrategyError, match="cluster is 'shm' and communication is 'ring'"):
         sg.MultiWorkerMirroredStrategy("shm", "ring")
+
+
+def test_an_optimizer_with_random_numbers_for_a_table(strategy: Strategy) -> None:
+    noisy = optax.chain(optax.add_noise(0.01, 0.55, 0), optax.sgd(0.1))
+    with pytest.raises(
+        sg.StrategyError, match=r"'users' draws random numbers, .* give the table another one"
+    ):
+        strategy.init(parameters(), noisy, tables=[sg.Table("users", 4)])
