@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.errors import DataError, StrategyError
 from stratagem.parameters.planning import Pieces
 from stratagem.parameters.server_rows import ServerRows
 from stratagem.runtime.wire.arrays import Array
@@ -74,9 +75,12 @@ class ServedRows:
 
     def following(self, params: Arrays, batch: Any) -> RowsOfBatch | None:
         """The rows that the next batch needs, if that is known by now."""
-        if batch is None or not count_rows(batch) or self._trainable.needs_rng(params, batch):
-            return None
-        return self._of(self._trainable.needed(params, batch, lambda: jax.random.key(0)), batch)
+        try:
+            if batch is None or not count_rows(batch) or self._trainable.needs_rng(params, batch):
+                return None
+            return self._of(self._trainable.needed(params, batch, lambda: jax.random.key(0)), batch)
+        except (DataError, StrategyError):
+            return None  # the step of that batch says what is wrong with it; this one is not
 
     def _of(self, needed: BatchRows, batch: Any) -> RowsOfBatch:
         return RowsOfBatch(batch, needed, self._source.divided(needed.ids))

@@ -149,17 +149,23 @@ def test_a_server_that_was_killed_goes_on_with_its_rows(nursery: Nursery) -> Non
 
 
 def test_an_id_out_of_range_ends_the_job_and_is_named(nursery: Nursery, script: ScriptWriter) -> None:
+    """At the step of its own batch, though rows of a batch are asked for during the step before."""
     path = script("""
         strategy = sg.ParameterServerStrategy()
-        train(strategy, sg.Table("users", DIM, rows=ROWS), np.array([3, ROWS]))
+        state = strategy.init({"w": np.ones(DIM, np.float32)}, adagrad, tables=[sg.Table("users", DIM, rows=ROWS)])
+        step = strategy.train_step(loss_of_rows)
+        ids = [[[1, 2]], [[2, 3]], [[3, ROWS]]]
+        for batch in strategy.distribute({"id": np.array(each), "y": np.ones(1, np.float32)} for each in ids):
+            state, metrics = step(state, batch)
+            tell(step=metrics["global_step"])
     """)
     done = nursery.outcome("stratagem", "run", "--ps", 1, "--workers", 1, path)
     assert done.returncode == 1
-    assert re.search(
-        r"DataError: table 'users' has rows=40, so its ids are 0 to 39; batch\['id'\]\[\d, \d\] is 40\. "
-        "Give the table more rows, or rows=None for any ids",
-        done.stderr,
-    ), done.stderr
+    assert re.findall(r'"step": (\d)', done.stdout) == ["1", "2"]
+    assert (
+        "DataError: table 'users' has rows=40, so its ids are 0 to 39; batch['id'][0, 1] is 40. Give the table more rows, or "
+        "rows=None for any ids"
+    ) in done.stderr, done.stderr
 
 
 def test_workers_whose_tables_differ(new_job: JobMaker, script: ScriptWriter, tmp_path: Path) -> None:
