@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = (ROOT / "README.md", ROOT / "README.zh-CN.md")
 BEGIN, END = "<!-- proved: begin -->\n", "<!-- proved: end -->\n"
 
-FUNCTIONS, KERAS, FLAX, ESTIMATOR = "`strategy.train_step`", "Keras `fit`", "`sg.flax`", "`sg.Estimator`"
-APIS = (FUNCTIONS, KERAS, FLAX, ESTIMATOR)
+FUNCTIONS, TABLES = "`strategy.train_step`", "the same, with `sg.Table`"
+KERAS, FLAX, ESTIMATOR = "Keras `fit`", "`sg.flax`", "`sg.Estimator`"
+APIS = (FUNCTIONS, TABLES, KERAS, FLAX, ESTIMATOR)
 STRATEGIES = {
     "OneDevice": "`OneDevice`",
     "Mirrored": "`Mirrored`",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from drills.nursery import ROOT, Nursery
+from proofs import TABLES, Proves
 
 EXAMPLE = "examples/recommender.py"
 USERS, ITEMS, STEPS, BATCH = 20_000, 2_000, 200, 256
@@ -37,8 +38,12 @@ def test_it_is_short() -> None:
     assert len((ROOT / EXAMPLE).read_text().splitlines()) < 100
 
 
-@pytest.mark.parametrize("strategy", ["one-device", "mirrored"])
-def test_in_one_process(nursery: Nursery, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [("one-device", "OneDevice"), ("mirrored", "Mirrored"), ("central-storage", "CentralStorage")],
+)
+def test_in_one_process(nursery: Nursery, strategy: str, name: str, proves: Proves) -> None:
+    proves(TABLES, name)
     ((accuracy, rows),) = results(nursery.said(EXAMPLE, "--strategy", strategy, *SMALL))
     assert accuracy > 0.7
     assert rows == distinct_ids()

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
 
 from drills.counted_job import CountedJob
@@ -12,6 +13,7 @@ from drills.processes import until
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as COMMON
+from proofs import TABLES, Proves, column
 
 PRELUDE = (
     COMMON
@@ -61,8 +63,10 @@ def pages(view, size):
 
 
 def test_workers_in_step_train_as_a_dense_matrix_does_and_as_one_device(
-    new_job: JobMaker, script: ScriptWriter
+    new_job: JobMaker, script: ScriptWriter, proves: Proves
 ) -> None:
+    proves(TABLES, "Sync")
+    proves(TABLES, "OneDevice")
     path = script("""
         strategy = sg.ParameterServerStrategy(update=sg.Sync())
         table = sg.Table("users", DIM, rows=ROWS)
@@ -94,12 +98,14 @@ def test_workers_in_step_train_as_a_dense_matrix_does_and_as_one_device(
         server.ends_well()
 
 
+@pytest.mark.parametrize("rule", ["sg.Async()", "sg.BoundedStaleness(1)"])
 def test_one_worker_has_the_bits_of_one_device_for_ids_of_all_sizes(
-    new_job: JobMaker, script: ScriptWriter, tmp_path: Path
+    new_job: JobMaker, script: ScriptWriter, tmp_path: Path, rule: str, proves: Proves
 ) -> None:
-    path = script("""
+    proves(TABLES, column(f"ParameterServer {rule}"))
+    path = script(f"""
         table = sg.Table("users", DIM)
-        strategy = sg.ParameterServerStrategy()
+        strategy = sg.ParameterServerStrategy(update={rule})
         state, _ = train(strategy, table, LARGE)
         view, weights = strategy.table(state, "users"), strategy.fetch(state).params["w"]
         ids, values = pages(view, 3)
