@@ -191,8 +191,9 @@ class Strategy(RefusesTensorFlowNames):
         if tables:
             if not isinstance(self._engine, KeepsTables):
                 raise StrategyError(
-                    f"{type(self).__name__} cannot train tables row by row: train them under ParameterServerStrategy, or in "
-                    "one process under OneDeviceStrategy, MirroredStrategy or CentralStorageStrategy"
+                    f"{type(self).__name__} cannot train tables row by row as it is used here: train them under "
+                    "ParameterServerStrategy with replication='between-graph', or in one process under OneDeviceStrategy, "
+                    "MirroredStrategy or CentralStorageStrategy"
                 )
             rows = self._engine.tables(tables, optimizer)
             state = replace(state, recipe=replace(state.recipe, tables=rows))

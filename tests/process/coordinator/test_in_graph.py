@@ -131,6 +131,8 @@ def test_in_step_as_on_one_device_whoever_is_lost(
             close(elsewhere.params, together.params)
             close(strategy.fetch(back).params, together.params)
             assert int(back.step) == len(made)
+        with pytest.raises(sg.StrategyError, match=r"as it is used here: .* replication='between-graph'"):
+            strategy.init(initial(), CLIPPED, tables=[sg.Table("users", 4)])
         with pytest.raises(sg.StrategyError, match="ClusterCoordinator"):
             strategy.reduce("mean", strategy.run(lambda: 1.0))
 
