@@ -183,7 +183,8 @@ def test_workers_whose_tables_differ(new_job: JobMaker, script: ScriptWriter, tm
         wait_for("enough")
     """)
     job = new_job(1, 2)
-    server, chief = job.serve(0), job.start("worker", 0, path, 3)
+    job.serve(0)
+    chief = job.start("worker", 0, path, 3)
     chief.says("told")
     wrong = job.start("worker", 1, path, 4)
     assert wrong.ends() == 1
@@ -192,7 +193,5 @@ def test_workers_whose_tables_differ(new_job: JobMaker, script: ScriptWriter, tm
         "tables, or how they are trained, is .* All workers must run the same script with the same arguments",
         wrong.text,
     ), wrong.text
-    right = job.start("worker", 1, path, 3)
     (tmp_path / "enough").touch()
-    for task in (right, chief, server):
-        task.ends_well()
+    chief.ends_well()
