@@ -195,3 +195,35 @@ def test_workers_whose_tables_differ(new_job: JobMaker, script: ScriptWriter, tm
     ), wrong.text
     (tmp_path / "enough").touch()
     chief.ends_well()
+
+
+def test_a_checkpoint_moves_between_strategies_and_numbers_of_servers(
+    nursery: Nursery, script: ScriptWriter, tmp_path: Path
+) -> None:
+    """Ids that wait to be admitted, rows and slots go on as if nothing had been in between."""
+    path = script("""
+        rule, directory, last = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+        strategy = sg.OneDeviceStrategy() if rule == "alone" else sg.ParameterServerStrategy(update=eval(rule))
+        table = sg.Table("users", DIM, admit_after=1, optimizer=optax.adam(0.1))
+        state = strategy.init({"w": np.ones(DIM, np.float32)}, adagrad, tables=[table])
+        with sg.Checkpointer(directory) as checkpoints:
+            state = checkpoints.restore(like=state) or state
+            step = strategy.train_step(loss_of_rows)
+            given = list(batches(LARGE * 3, last))[int(state.step):]
+            for batch in strategy.distribute(given):
+                state, metrics = step(state, batch)
+            checkpoints.save(state)
+        view = strategy.table(state, "users")
+        if strategy.is_chief:
+            np.savez(directory / "end.npz", rows=view.lookup(LARGE * 3), count=len(view), w=strategy.fetch(state).params["w"])
+        strategy.close()
+    """)
+    places = moved, straight = tmp_path / "moved", tmp_path / "straight"
+    nursery.run(tmp_path, path, "alone", moved, 8)
+    nursery.run(tmp_path, path, "sg.Async()", moved, 16, ps=1)
+    nursery.run(tmp_path, path, "sg.Async()", moved, 24, ps=3)
+    nursery.run(tmp_path, path, "alone", moved, 32)
+    nursery.run(tmp_path, path, "alone", straight, 32)
+    one, other = (np.load(place / "end.npz") for place in places)
+    for name in ("rows", "count", "w"):
+        np.testing.assert_array_equal(one[name], other[name])
