@@ -24,7 +24,7 @@ from stratagem.parameters import protocol
 from stratagem.parameters.planning import ModelPlan, Pieces
 from stratagem.parameters.protocol import OK, STATE
 from stratagem.parameters.push import VOID, Contribution, FreeMemory, Outcome, PushUnderWay, receive
-from stratagem.parameters.update_rules import Push
+from stratagem.parameters.update_rules import COUNTED, DROPPED, Push
 from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
@@ -355,7 +355,7 @@ class ServerClient:
         kind = fields.get("kind", "pulled")
         self._pulled_epoch = self.epoch
         self.step = fields["step"]
-        if kind == "dropped":
+        if kind == DROPPED:
             self.dropped += 1
             _log.info("%s: a push was dropped: %s", self.server.task, fields["why"])
         leaves: Pieces = [[] for _ in self.servers]
@@ -367,7 +367,7 @@ class ServerClient:
         return Outcome(
             kind,
             self.step,
-            leaves if any(leaves) else None,
+            None if kind == COUNTED else leaves,
             fields.get("metrics", {}),
             fields.get("staleness"),
             fields.get("update", 0),

@@ -227,3 +227,19 @@ def test_a_checkpoint_moves_between_strategies_and_numbers_of_servers(
     one, other = (np.load(place / "end.npz") for place in places)
     for name in ("rows", "count", "w"):
         np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_a_model_may_have_tables_and_nothing_else(
+    nursery: Nursery, script: ScriptWriter, tmp_path: Path
+) -> None:
+    path = script("""
+        strategy = sg.ParameterServerStrategy(update=sg.Sync())
+        state = strategy.init({}, optax.sgd(0.1), tables=[sg.Table("users", DIM)])
+        step = strategy.train_step(lambda params, batch, rows: rows["users"](batch).mean())
+        for batch in strategy.distribute(np.arange(number, number + 8) for number in range(5)):
+            state, metrics = step(state, batch)
+        tell(step=metrics["global_step"], dropped=metrics["dropped"], rows=len(strategy.table(state, "users")))
+        strategy.close()
+    """)
+    (said, *_) = nursery.run(tmp_path, path, ps=2, workers=1)
+    assert 'told: {"step": 5, "dropped": 0, "rows": 12}' in said

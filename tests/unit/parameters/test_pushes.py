@@ -56,7 +56,7 @@ class Server:
 
     # What the store does.
 
-    def stage(self, push: Push, tensors: object) -> None:
+    def stage(self, push: Push, *arrays: object) -> None:
         self.staged.add(push[:3])
 
     def has(self, push: Push) -> bool:
