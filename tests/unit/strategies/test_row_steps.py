@@ -267,8 +267,8 @@ def test_an_optimizer_that_mixes_rows_is_refused_by_init() -> None:
 def test_workers_in_step_say_where_tables_can_be_trained() -> None:
     engine = MultiWorkerEngine(Replicas.named(None), Alone(), XlaReducer(packs_on_host=True))
     wanted = (
-        "cannot train tables row by row: train them under ParameterServerStrategy, or in one process under "
-        "OneDeviceStrategy, MirroredStrategy or CentralStorageStrategy"
+        "cannot train tables row by row as it is used here: train them under ParameterServerStrategy with "
+        "replication='between-graph', or in one process under OneDeviceStrategy, MirroredStrategy or CentralStorageStrategy"
     )
     with pytest.raises(sg.StrategyError, match=wanted):
         Strategy(engine, Alone()).init(PARAMS, optax.sgd(0.1), tables=[sg.Table("users", dim=DIM)])
