@@ -55,7 +55,8 @@ def main() -> None:
 
 
 def _start(contender: Contender, threads: int | None) -> RunningJob:
-    return RunningJob(cast(Job, contender), MODELS[SMALL], threads)
+    job = cast(Job, contender)
+    return RunningJob(job, job.told(MODELS[SMALL], threads), threads)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def compare_accuracy() -> dict[str, float | str]:
     for job in CONTENDERS:
         print(f"accuracy after {STEPS} global steps: {job.name}", file=sys.stderr)
         try:
-            with RunningJob(job, MODELS[SMALL], None) as running:
+            with RunningJob(job, job.told(MODELS[SMALL], None), None) as running:
                 running.wait_until_ready()
                 step, accuracy = running.reach(STEPS)
                 found[job.name] = 100 * accuracy if step == STEPS else f"failed: it is at global step {step}"

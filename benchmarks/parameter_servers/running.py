@@ -35,28 +35,32 @@ class Job(Contender):
     replicas: int = 1
     environ: dict[str, str] = field(default_factory=dict)
 
+    def told(self, sizes: tuple[int, ...], threads: int | None) -> str:
+        """What its processes are told to train, with so many threads."""
+        return Task(Work(sizes, self.replicas), threads).to_json()
+
 
 class RunningJob:
     """A job with its processes, at a number of threads.
 
     Args:
         job: The contender.
-        sizes: The model.
+        told: What its processes are told besides: their task.
         threads: How many threads each process computes with.
+        child: The program that its processes run.
     """
 
-    def __init__(self, job: Job, sizes: tuple[int, ...], threads: int | None) -> None:
+    def __init__(self, job: Job, told: str, threads: int | None, child: str = CHILD) -> None:
         self._job = job
-        task = Task(Work(sizes, job.replicas), threads)
-        arguments = (job.module, job.function, task.to_json())
+        arguments = (job.module, job.function, told)
         environ = {**fair_environment(threads), "PYTHONPATH": str(ROOT), **job.environ}
         with contextlib.ExitStack() as stack:
             self._processes = stack.enter_context(Processes(job.processes))
             if job.launch == "stratagem run":
                 counts = ("--ps", "1", "--workers", str(job.processes))
-                self._processes.start(python_module("stratagem", "run", *counts, CHILD, *arguments), environ)
+                self._processes.start(python_module("stratagem", "run", *counts, child, *arguments), environ)
             else:
-                self._start_by_hand((sys.executable, CHILD, *arguments), environ)
+                self._start_by_hand((sys.executable, child, *arguments), environ)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -103,6 +107,10 @@ class RunningJob:
         self._processes.say(0, "steps 0")
         step, found = self._processes.hear([0])[0].split()
         return int(step), float(found)
+
+    def peak_memory(self) -> dict[str, int]:
+        """The most bytes that a process of each kind of task has had: `ps` and `worker`."""
+        return self._processes.peak_memory()
 
     def _start_by_hand(self, command: tuple[str, ...], environ: dict[str, str]) -> None:
         counts = {"worker": self._job.processes, "ps": int(self._job.launch == "with a server")}

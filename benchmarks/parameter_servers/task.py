@@ -11,40 +11,27 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import Any, Self
 
 from benchmarks.racing.conversation import Conversation, begin
 from benchmarks.racing.work import Work
 
 Run = Callable[[Iterable[object]], tuple[int, float]]
 """Takes one step for each element; the global step and the loss after the last."""
-Start = Callable[["Task"], Run]
-"""Makes ready to train: what a contender is."""
+Start = Callable[[Any], Run]
+"""Makes ready to train for a task: what a contender is."""
 SETTLING = 0.15
 """Seconds to train before a measurement, so that all workers are at it."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """What a contender's processes are to do; which of them this is stands in TF_CONFIG, as for users.
+class Placed:
+    """Which of a contender's processes this is stands in TF_CONFIG, as for users.
 
     Attributes:
-        work: What to train; its replicas are those that share a batch.
         threads: How many threads to compute with; None leaves it to the framework.
     """
 
-    work: Work
-    threads: int | None = None
-
-    def to_json(self) -> str:
-        """The task as one argument of a command."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The task that `to_json` wrote."""
-        fields = json.loads(text)
-        return cls(Work(tuple(fields["work"]["sizes"]), fields["work"]["replicas"]), fields["threads"])
+    threads: int | None
 
     @property
     def cluster(self) -> dict[str, list[str]]:
@@ -61,6 +48,28 @@ class Task:
     def index(self) -> int:
         """Which worker this is."""
         return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+
+
+@dataclass(frozen=True)
+class Task(Placed):
+    """What a contender's processes are to do.
+
+    Attributes:
+        work: What to train; its replicas are those that share a batch.
+    """
+
+    work: Work
+    threads: int | None = None
+
+    def to_json(self) -> str:
+        """The task as one argument of a command."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The task that `to_json` wrote."""
+        fields = json.loads(text)
+        return cls(Work(tuple(fields["work"]["sizes"]), fields["work"]["replicas"]), fields["threads"])
 
 
 def answer(index: int, start: Callable[[], Run]) -> None:

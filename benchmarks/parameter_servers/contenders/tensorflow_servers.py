@@ -11,16 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.parameter_servers.fashion_mnist import test_set, training_batches
-from benchmarks.parameter_servers.task import Run, Task
+from benchmarks.parameter_servers.task import Placed, Run, Task
 from benchmarks.racing.work import LEARNING_RATE, Labels, Pictures
 
 v1 = tf.compat.v1
 v1.disable_eager_execution()
 
 
-def serve(task: Task) -> None:
+def serve(task: Placed) -> None:
     """Be a parameter server for as long as the harness wants."""
-    _server(task).join()
+    make_server(task).join()
 
 
 def asynchronous(task: Task) -> Run:
@@ -38,31 +38,13 @@ def fashion(task: Task) -> Run:
     return _loop(task, data, tested_on=test_set())
 
 
-def _server(task: Task) -> Any:
-    return v1.train.Server(
-        tf.train.ClusterSpec(task.cluster), task.job, task.index, protocol="grpc", config=_config(task)
-    )
-
-
-def _config(task: Task) -> Any:
-    config = v1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{task.index}"])
-    if task.job == "ps":
-        config = v1.ConfigProto()
-    if task.threads is not None:
-        config.intra_op_parallelism_threads = task.threads
-    return config
-
-
 def _loop(task: Task, data: Any, synchronously: bool = False, tested_on: Any = None) -> Run:
-    server = _server(task)
-    worker = f"/job:worker/task:{task.index}"
+    server = make_server(task)
     workers = len(task.cluster["worker"])
     is_chief = task.index == 0
-    with v1.device(v1.train.replica_device_setter(cluster=task.cluster, worker_device=worker)):
+    with on_servers(task):
         global_step = v1.train.get_or_create_global_step()
-        with v1.device(worker):
-            feed = v1.data.make_initializable_iterator(data.repeat().prefetch(tf.data.AUTOTUNE))
-            pictures, labels = feed.get_next()
+        feed, (pictures, labels) = fed(task, data.repeat())
         layers = [
             tuple(
                 v1.get_variable(f"{name}_{number}", initializer=array, use_resource=True)
@@ -81,11 +63,58 @@ def _loop(task: Task, data: Any, synchronously: bool = False, tested_on: Any = N
         if hook is not None:
             hook.begin()
         told = loss if tested_on is None else _accuracy(layers, tested_on)
+    return training(task, server, feed, train, told, hook)
+
+
+def make_server(task: Placed) -> Any:
+    """The server that every task runs, parameter servers and workers alike."""
+    return v1.train.Server(
+        tf.train.ClusterSpec(task.cluster), task.job, task.index, protocol="grpc", config=_config(task)
+    )
+
+
+def _config(task: Placed) -> Any:
+    config = v1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{task.index}"])
+    if task.job == "ps":
+        config = v1.ConfigProto()
+    if task.threads is not None:
+        config.intra_op_parallelism_threads = task.threads
+    return config
+
+
+def on_servers(task: Placed) -> Any:
+    """Where variables are made on the servers, and everything else on this worker."""
+    return v1.device(v1.train.replica_device_setter(cluster=task.cluster, worker_device=_own(task)))
+
+
+def _own(task: Placed) -> str:
+    return f"/job:worker/task:{task.index}"
+
+
+def fed(task: Placed, data: Any) -> tuple[Any, Any]:
+    """An iterator over data on this worker, prefetched, and what it gives."""
+    with v1.device(_own(task)):
+        feed = v1.data.make_initializable_iterator(data.prefetch(tf.data.AUTOTUNE))
+        return feed, feed.get_next()
+
+
+def training(task: Placed, server: Any, feed: Any, train: Any, told: Any, hook: Any = None) -> Run:
+    """What trains, once all variables are there; the chief gives them their first values.
+
+    Args:
+        task: What to do.
+        server: This worker's.
+        feed: What it reads.
+        train: One step.
+        told: What is told after steps, besides the global step.
+        hook: What a synchronous optimizer wants to be called.
+    """
+    with on_servers(task):
         initial = v1.global_variables_initializer()
         missing = v1.report_uninitialized_variables(v1.global_variables())
         local = [v1.local_variables_initializer(), feed.initializer]
     session = v1.Session(server.target, config=_config(task))
-    if is_chief:
+    if task.index == 0:
         session.run(initial)
     while len(session.run(missing)):
         pass
@@ -93,7 +122,7 @@ def _loop(task: Task, data: Any, synchronously: bool = False, tested_on: Any = N
     if hook is not None:
         hook.after_create_session(session, v1.train.Coordinator())
     step = session.make_callable(train)
-    look = session.make_callable([global_step, told])
+    look = session.make_callable([v1.train.get_global_step(), told])
 
     def run(turns: Iterable[object]) -> tuple[int, float]:
         for _ in turns:
