@@ -1,6 +1,7 @@
 """A contender's processes, seen from the harness: started, talked with, and ended whatever happens."""
 
 import contextlib
+import json
 import os
 import secrets
 import selectors
@@ -24,6 +25,7 @@ PATIENCE = 90.0
 LEAVE = 10.0
 """Seconds for those to end by themselves who are not needed any more."""
 LAST_LINES = 15
+_TASK = b"TF_CONFIG="
 SETTINGS_LEFT_OUT = (
     *("XLA_FLAGS", "PJRT_NPROC", "NPROC", "JAX_NUM_CPU_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
     *("TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
@@ -154,6 +156,17 @@ class Processes:
         """The CPU time that all processes, and those that they have started, have used so far."""
         return sum(_cpu_seconds(pid) for pid in _with_descendants({child.pid for child in self._children}))
 
+    def peak_memory(self) -> dict[str, int]:
+        """The most bytes that any process of a kind of task has had so far, by the kind that its TF_CONFIG names."""
+        peaks: dict[str, int] = {}
+        for pid in _with_descendants({child.pid for child in self._children}):
+            with contextlib.suppress(OSError, ValueError):  # it ended meanwhile, or is no task
+                settings = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                [told] = (each for each in settings if each.startswith(_TASK))
+                kind = str(json.loads(told.removeprefix(_TASK))["task"]["type"])
+                peaks[kind] = max(peaks.get(kind, 0), _peak_memory(pid))
+        return peaks
+
     def _take(self, talker: socket.socket, selector: selectors.BaseSelector) -> None:
         received = talker.recv(4096)
         if not received:
@@ -207,6 +220,13 @@ def _cpu_seconds(pid: int) -> float:
         fields = _fields(Path(f"/proc/{pid}/stat"))
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return 0.0
+
+
+def _peak_memory(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0  # it has ended
 
 
 def _fields(status: Path) -> list[str]:

@@ -35,6 +35,11 @@ def machine() -> dict[str, str]:
     }
 
 
+def available_memory() -> int:
+    """How many bytes there are for new processes."""
+    return int(_field("/proc/meminfo", "MemAvailable").split()[0]) * 1024
+
+
 def _version(names: tuple[str, ...]) -> str:
     for name in names:
         try:

@@ -1,0 +1,1 @@
+"""Tables by row against TensorFlow's embeddings on parameter servers, in one run: see `__main__`."""

@@ -1,0 +1,1 @@
+"""One module per framework; each function in them makes ready to train and returns what trains on."""

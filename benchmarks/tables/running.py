@@ -1,0 +1,46 @@
+"""A contender over tables, with its processes; and how much memory these came to."""
+
+from pathlib import Path
+
+from benchmarks.parameter_servers.running import Job, RunningJob
+from benchmarks.racing.conversation import Absent
+from benchmarks.racing.measuring import Turn
+from benchmarks.results.machine import available_memory
+from benchmarks.tables.task import TableTask
+from benchmarks.tables.work import BATCHES, TableWork
+
+CHILD = str(Path(__file__).with_name("child.py"))
+_ROOM = 1.2
+
+
+class RunningTables(RunningJob):
+    """A job with its processes, at a number of threads.
+
+    Args:
+        job: The contender.
+        work: What to train.
+        threads: How many threads each process computes with.
+        peaks: Where to write the most memory, in bytes, that a server and a worker of it have had.
+
+    Raises:
+        Absent: There is not enough memory for what it makes of the tables.
+    """
+
+    def __init__(self, job: Job, work: TableWork, threads: int | None, peaks: dict[str, int]) -> None:
+        needed = _ROOM * work.nbytes
+        if job.module == "tensorflow_tables" and available_memory() < needed:
+            raise Absent(f"its server would need {needed / 1e9:.1f} GB")
+        self._all_workers = job.processes
+        self._peaks = peaks
+        super().__init__(job, TableTask(work, threads).to_json(), threads, CHILD)
+
+    def warm_up(self) -> None:
+        """Go through all batches once, so that every row of them has been there."""
+        self.reach(BATCHES * self._all_workers)
+        super().warm_up()
+
+    def turn(self, seconds: float) -> Turn:
+        """Train for so long; what counts is global steps."""
+        turn = super().turn(seconds)
+        self._peaks |= self.peak_memory()
+        return turn
