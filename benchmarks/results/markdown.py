@@ -133,6 +133,8 @@ def _race(program: Program, race: dict[str, Any], verdicts: Verdicts) -> str:
         ]
         milliseconds = cost.replace("CPU seconds per", "CPU ms per")
         parts.append(_table(["contender", "threads", unit, "middle half", milliseconds], rows))
+        if "peak bytes" in race["contenders"][0]:
+            parts.append(_memory(race["contenders"]))
     rows = []
     for each in race["comparisons"]:
         name, target, aim = f"{each['name']} / {each['against']}", each["target"], each["aim"]
@@ -154,6 +156,15 @@ def _race(program: Program, race: dict[str, Any], verdicts: Verdicts) -> str:
     left_out = [("absent", race["absent"]), ("failed", race["failed"])]
     said = [f"- {kind}: {name}: {_one_line(why)}" for kind, whys in left_out for name, why in whys.items()]
     return "\n\n".join([*parts, *(["\n".join(said)] if said else [])])
+
+
+def _memory(contenders: Sequence[dict[str, Any]]) -> str:
+    """The most memory that processes had."""
+    rows = [
+        [each["name"], *(f"{each['peak bytes'].get(task, 0) / 1e6:,.0f}" for task in ("ps", "worker"))]
+        for each in contenders
+    ]
+    return _table(["contender", "server, MB at most", "a worker, MB at most"], rows)
 
 
 def _accuracy(program: Program, found: dict[str, float | str], verdicts: Verdicts) -> str:

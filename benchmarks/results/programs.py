@@ -55,6 +55,14 @@ PROGRAMS = (
         takes_races=True,
     ),
     Program(
+        "tables",
+        "Tables by row",
+        "Global steps per second with one server and two workers, batches of 256 examples, rows of 16 numbers, Adagrad, and "
+        "the memory that processes came to, against TensorFlow's `embedding_lookup` on its servers.",
+        "races",
+        takes_races=True,
+    ),
+    Program(
         "tfrecord",
         "TFRecord files",
         "Reading, checking and parsing files of 28×28 images, against tf.data with as many threads.",

@@ -76,6 +76,15 @@ def test_a_race_that_reached_its_target(reasons: Reasons) -> None:
         assert word in text
 
 
+def test_memory_of_servers_and_workers(reasons: Reasons) -> None:
+    taken = race(1.25)
+    for each in taken["contenders"]:
+        each["peak bytes"] = {"ps": 1_234_000_000, "worker": 280_000_000}
+    text = report(results("tables", [taken]), reasons)
+    assert "| contender | server, MB at most | a worker, MB at most |" in text
+    assert "| ours | 1,234 | 280 |" in text
+
+
 def test_what_was_missed_has_its_reason(reasons: Reasons) -> None:
     text = report(results("strategies", [race(0.5)]), reasons)
     assert "0 of 1 targets reached." in text
