@@ -28,6 +28,7 @@ class Column:
         self._shape = tuple(shape)
         self._dtype = np.dtype(dtype)
         self.entry_bytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
+        self._whole = np.dtype((np.void, self.entry_bytes))
         self._map = mmap.mmap(-1, self._needed(length), flags=_FLAGS)
         self.array = self._view()
 
@@ -48,6 +49,15 @@ class Column:
         flat = np.frombuffer(self._map, np.uint8, length * self.entry_bytes)
         view: Array = flat.view(self._dtype).reshape(length, *self._shape)
         return view
+
+    def put(self, places: Array, values: Array) -> None:
+        """Set the entries in some places, each given once."""
+        if self._shape:
+            # Entries as single things: NumPy copies each at once, and not number by number.
+            entries = np.ascontiguousarray(values, self._dtype).reshape(-1).view(self._whole)
+            np.put(self.array.reshape(-1).view(self._whole), places, entries)
+        else:
+            self.array[places] = values
 
     def clear(self, first: int, last: int) -> None:
         """Give the memory of whole pages between two entries back; they are zeros again, the others are set so."""

@@ -223,7 +223,7 @@ class RowStore:
         rows[new] = self._rows.add(ids[chosen[new]])
         self._touched.array[rows] = arrays["touched"][chosen]
         for place, column in enumerate(self._values):
-            column.array[rows] = arrays[f"values{place}"][chosen]
+            column.put(rows, arrays[f"values{place}"][chosen])
         self.scalars = [np.array(arrays[f"scalar{place}"]) for place in range(len(self.scalars))]
         if self._waiting is not None:
             ids = arrays["waiting"]
@@ -272,7 +272,7 @@ class RowStore:
         padded = self._padded(len(gathered), gradients, size)
         results = self._programs.update(size)([*gathered, *scalars, padded, np.int32(step - 1)])
         for column, result in zip(self._values, results, strict=False):
-            column.array[rows] = np.asarray(result)[:count]
+            column.put(rows, np.asarray(result)[:count])
         return [np.array(each) for each in results[len(self._values) :]]
 
     def _found(self, ids: Array, reader: int | None) -> tuple[Array, Array, list[Array]]:
@@ -321,7 +321,7 @@ class RowStore:
         rows = self._rows.add(ids)
         if len(ids):
             for column, values in zip(self._values, first or self._first(ids), strict=True):
-                column.array[rows] = values
+                column.put(rows, values)
         return rows
 
     def _expire(self, ids: Array) -> None:
