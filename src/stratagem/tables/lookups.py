@@ -23,6 +23,7 @@ Atom: TypeAlias = Var | Literal
 Loss: TypeAlias = Callable[[Any, Any, Mapping[str, Callable[[Any], Any]], jax.Array], Any]
 """`loss(params, batch, rows, rng)`, in which `rows[name](ids)` looks rows up."""
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
+_WIDE = np.dtype(np.int64)
 _lookup = Primitive("table_lookup")
 _lookup.def_abstract_eval(
     lambda ids, *, table, dim, dtype: jax.core.ShapedArray((*ids.shape, dim), np.dtype(dtype))
@@ -299,6 +300,8 @@ def _check_narrow(leaf: Any) -> None:
 
 def _wide(ids: Any, lookup: Lookup) -> Array:
     array = np.asarray(ids)
+    if array.dtype is _WIDE:
+        return array
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise DataError(f"{lookup.where} has the id {array.max()}; ids are signed 64-bit integers")
-    return array.astype(np.int64, copy=False)
+    return array.astype(_WIDE, copy=False)

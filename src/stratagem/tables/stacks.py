@@ -16,6 +16,7 @@ from stratagem.tables.table import Table
 
 Array: TypeAlias = np.ndarray[Any, Any]
 _FEWEST = 64
+_MOST = 1 << 63
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,10 @@ class BatchRows(NamedTuple):
     places: list[Array]
 
 
+_Home: TypeAlias = tuple[int, Table, int]
+"""Where the ids of a table are: the number of its stack, the table, and where its ids begin there."""
+
+
 class BatchReader:
     """Tells which rows batches need.
 
@@ -73,12 +78,13 @@ class BatchReader:
     """
 
     def __init__(self, stacks: Sequence[Stack]) -> None:
-        self._homes = {
+        self._homes: dict[str, _Home] = {
             table.name: (number, table, offset)
             for number, stack in enumerate(stacks)
             for table, offset in zip(stack.tables, stack.offsets, strict=True)
         }
         self._count = len(stacks)
+        self._known: dict[Any, tuple[Array, Array]] = {}
 
     def rows(self, lookups: Sequence[Lookup], ids: Sequence[Array]) -> BatchRows:
         """The rows that a batch needs.
@@ -90,18 +96,22 @@ class BatchReader:
         Raises:
             DataError: An id is not of its table.
         """
-        wanted: list[list[Array]] = [[] for _ in range(self._count)]
         homes = [self._homes[lookup.table] for lookup in lookups]
-        for (number, table, offset), lookup, own in zip(homes, lookups, ids, strict=True):
-            if table.rows is not None:
-                _check_range(table.name, table.rows, lookup, own)
-            wanted[number].append(own.reshape(-1) + offset if offset else own.reshape(-1))
+        wanted: list[list[Array]] = [[] for _ in range(self._count)]
+        for (number, _, _), own in zip(homes, ids, strict=True):
+            wanted[number].append(own.reshape(-1))
         distinct, places = [], []
-        for parts in wanted:
-            joined = np.concatenate(parts) if parts else np.empty(0, np.int64)
-            unique, inverse = np.unique(joined, return_inverse=True)
+        for number, parts in enumerate(wanted):
+            joined = np.concatenate(parts) if len(parts) > 1 else [*parts, np.empty(0, np.int64)][0]
+            bound, offset = self._ranges(homes, number, parts)
+            if bound is not None:
+                # As numbers without a sign, those below zero are above any bound.
+                if (joined.view(np.uint64) >= bound).any():
+                    _check_ranges(homes, lookups, ids)
+                joined = joined + offset if offset is not None else joined
+            unique, inverse = numbered(joined)
             distinct.append(unique)
-            places.append(inverse.astype(np.int32))
+            places.append(inverse)
         starts = [0] * self._count
         found = []
         for (number, _, _), own in zip(homes, ids, strict=True):
@@ -109,6 +119,22 @@ class BatchReader:
             starts[number] = start + own.size
             found.append(places[number][start : start + own.size].reshape(own.shape))
         return BatchRows(distinct, found)
+
+    def _ranges(self, homes: Sequence[_Home], number: int, parts: Sequence[Array]) -> tuple[Any, Any]:
+        """For each of the ids that are looked up in a stack: what it has to be below, and what is added to it."""
+        own = [(table.rows, offset) for home, table, offset in homes if home == number and table.rows]
+        if not own:
+            return None, None
+        if len(own) == 1:
+            return np.uint64(min(own[0][0], _MOST)), own[0][1] or None
+        key = number, *own, *(len(part) for part in parts)
+        if key not in self._known:
+            sizes = [len(part) for part in parts]
+            self._known[key] = (
+                np.repeat(np.array([min(rows, _MOST) for rows, _ in own], np.uint64), sizes),
+                np.repeat(np.array([offset for _, offset in own], np.int64), sizes),
+            )
+        return self._known[key]
 
     def by_table(self, rows: Sequence[Any]) -> Mapping[str, Any]:
         """For each table, what there is for its stack."""
@@ -128,6 +154,32 @@ def padded(rows: Array) -> Array:
     result = np.zeros((size, *rows.shape[1:]), rows.dtype)
     result[: len(rows)] = rows
     return result
+
+
+def numbered(ids: Array) -> tuple[Array, Array]:
+    """These ids, each once and in order, and where each of the given ones is among them."""
+    bits = (len(ids) - 1).bit_length() if len(ids) else 0
+    if not len(ids) or ids.view(np.uint64).max() >> np.uint64(63 - bits):
+        own, inverse = np.unique(ids, return_inverse=True)
+        return own, inverse.astype(np.int32)
+    # To sort numbers is quicker than to tell how they would be sorted: each brings along where it came from.
+    both = ids << bits
+    both |= np.arange(len(ids))
+    both.sort()
+    places = both & ((1 << bits) - 1)
+    both >>= bits
+    is_first = np.empty(len(ids), bool)
+    is_first[0] = True
+    np.not_equal(both[1:], both[:-1], out=is_first[1:])
+    numbers = np.empty(len(ids), np.int32)
+    numbers[places] = np.cumsum(is_first, dtype=np.int32) - 1
+    return both[is_first], numbers
+
+
+def _check_ranges(homes: Sequence[_Home], lookups: Sequence[Lookup], ids: Sequence[Array]) -> None:
+    for (_, table, _), lookup, own in zip(homes, lookups, ids, strict=True):
+        if table.rows is not None:
+            _check_range(table.name, table.rows, lookup, own)
 
 
 def _check_range(name: str, rows: int, lookup: Lookup, ids: Array) -> None:
