@@ -57,9 +57,21 @@ class RowTrainable(LossFunction):
         self._reader = BatchReader(stacks)
         self._traced: dict[Any, TracedLoss] = {}
 
-    def needs_rng(self, params: Arrays, batch: Any) -> bool:
-        """Whether it depends on the key of a step which rows a batch needs."""
-        return self._traced_for(params, batch).needs_rng
+    def needed_early(self, params: Arrays, batch: Any) -> BatchRows | None:
+        """The rows that a batch on the host needs; `None` if that depends on the key of its step.
+
+        Args:
+            params: The parameters, or their shapes.
+            batch: The batch.
+
+        Raises:
+            DataError: An id is not of its table.
+            StrategyError: The loss function looks rows up where that is not known beforehand.
+        """
+        traced = self._traced_for(params, batch)
+        if traced.needs_rng:
+            return None
+        return self._reader.rows(traced.lookups, traced.ids(batch, lambda: jax.random.key(0)))
 
     def needed(self, params: Arrays, batch: Any, rng: Callable[[], jax.Array]) -> BatchRows:
         """The rows that a batch on the host needs.
@@ -78,11 +90,16 @@ class RowTrainable(LossFunction):
 
     def _traced_for(self, params: Arrays, batch: Any) -> TracedLoss:
         leaves, tree = jax.tree.flatten(batch)
-        form = (tree, *map(spec, leaves))
-        if form not in self._traced:
-            whole = jax.tree.unflatten(self._tree, params)
-            self._traced[form] = TracedLoss(self._loss, self._tables, whole, batch)
-        return self._traced[form]
+        # As they are, since to ask JAX what it makes of every type takes longer than all else here.
+        form = (tree, *[(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves])
+        known = self._traced.get(form)
+        if known is None:
+            narrow = (tree, *map(spec, leaves))
+            if narrow not in self._traced:
+                whole = jax.tree.unflatten(self._tree, params)
+                self._traced[narrow] = TracedLoss(self._loss, self._tables, whole, batch)
+            known = self._traced[form] = self._traced[narrow]
+        return known
 
     def loss_and_grad(
         self, params: Arrays, state: Arrays, batch: RowBatch, rng: jax.Array

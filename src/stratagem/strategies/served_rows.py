@@ -76,11 +76,11 @@ class ServedRows:
     def following(self, params: Arrays, batch: Any) -> RowsOfBatch | None:
         """The rows that the next batch needs, if that is known by now."""
         try:
-            if batch is None or not count_rows(batch) or self._trainable.needs_rng(params, batch):
-                return None
-            return self._of(self._trainable.needed(params, batch, lambda: jax.random.key(0)), batch)
+            is_known = batch is not None and count_rows(batch)
+            needed = self._trainable.needed_early(params, batch) if is_known else None
         except (DataError, StrategyError):
             return None  # the step of that batch says what is wrong with it; this one is not
+        return None if needed is None else self._of(needed, batch)
 
     def _of(self, needed: BatchRows, batch: Any) -> RowsOfBatch:
         return RowsOfBatch(batch, needed, self._source.divided(needed.ids))
