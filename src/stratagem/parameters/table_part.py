@@ -28,6 +28,7 @@ class TablePart:
         self._stacks = stacks
         self._programs = programs
         self._labels = [label(stack.names) for stack in stacks]
+        self._dtypes = [np.dtype(stack.spec.dtype) for stack in stacks]
         self._lock = threading.Lock()
         self.clear()
 
@@ -51,8 +52,9 @@ class TablePart:
                 f"{len(arrays)} arrays for tables; give ids and gradients of {len(self._stacks)} stacks"
             )
         self.check_ids(arrays[::2])
-        for stack, ids, gradients in zip(self._stacks, arrays[::2], arrays[1::2], strict=True):
-            if (gradients.shape, str(gradients.dtype)) != ((len(ids), stack.spec.dim), stack.spec.dtype):
+        pairs = zip(arrays[::2], arrays[1::2], strict=True)
+        for stack, dtype, (ids, gradients) in zip(self._stacks, self._dtypes, pairs, strict=True):
+            if gradients.dtype != dtype or gradients.shape != (len(ids), stack.spec.dim):
                 raise ProtocolError(
                     f"gradients {gradients.dtype}{list(gradients.shape)} of {len(ids)} rows of table {stack.names[0]!r}"
                 )
@@ -71,7 +73,8 @@ class TablePart:
                     f"ids of table {stack.names[0]!r} as {ids.dtype}{list(ids.shape)}; give int64[n]"
                 )
             bound = stack.spec.bound
-            if bound is not None and len(ids) and not (ids.min() >= 0 and ids.max() < bound):
+            # As numbers without a sign, those below zero are above any bound.
+            if bound is not None and len(ids) and ids.view(np.uint64).max() >= bound:
                 raise ProtocolError(f"ids of table {stack.names[0]!r} that are not below {bound}")
 
     def read(self, ids: Sequence[Array], reader: int | None = None) -> list[Array]:
