@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from benchmarks.parameter_servers.task import Task
 from benchmarks.racing.measuring import Turn
-from benchmarks.racing.processes import Failed, Processes, fair_environment, python_module
+from benchmarks.racing.processes import PATIENCE, Failed, Processes, fair_environment, python_module
 from benchmarks.racing.races import Contender
 from benchmarks.racing.work import Work
 from stratagem.launch.ports import ReservedPort
@@ -48,14 +48,17 @@ class RunningJob:
         told: What its processes are told besides: their task.
         threads: How many threads each process computes with.
         child: The program that its processes run.
+        patience: Seconds to wait for any answer of theirs.
     """
 
-    def __init__(self, job: Job, told: str, threads: int | None, child: str = CHILD) -> None:
+    def __init__(
+        self, job: Job, told: str, threads: int | None, child: str = CHILD, patience: float = PATIENCE
+    ) -> None:
         self._job = job
         arguments = (job.module, job.function, told)
         environ = {**fair_environment(threads), "PYTHONPATH": str(ROOT), **job.environ}
         with contextlib.ExitStack() as stack:
-            self._processes = stack.enter_context(Processes(job.processes))
+            self._processes = stack.enter_context(Processes(job.processes, patience))
             if job.launch == "stratagem run":
                 counts = ("--ps", "1", "--workers", str(job.processes))
                 self._processes.start(python_module("stratagem", "run", *counts, child, *arguments), environ)

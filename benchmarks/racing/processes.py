@@ -21,7 +21,7 @@ from stratagem import environment
 from stratagem.devices import virtual_device_environment
 
 PATIENCE = 90.0
-"""Seconds to wait for any answer: the slowest is the first, which has to compile."""
+"""Seconds to wait for any answer, as a rule: the slowest is the first, which has to compile."""
 LEAVE = 10.0
 """Seconds for those to end by themselves who are not needed any more."""
 LAST_LINES = 15
@@ -42,12 +42,14 @@ class Processes:
 
     Args:
         talkers: How many talk. They are numbered, and may be children of those that are started here.
+        patience: Seconds to wait for any answer.
 
     Attributes:
         folder: Theirs, for any file; it goes when they go.
     """
 
-    def __init__(self, talkers: int) -> None:
+    def __init__(self, talkers: int, patience: float = PATIENCE) -> None:
+        self._patience = patience
         self._children: list[subprocess.Popen[bytes]] = []
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._logs: list[Path] = []
@@ -124,7 +126,7 @@ class Processes:
             Failed: A process ended, or one did not answer in time.
         """
         wanted = list(indices)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self._patience
         with ExitStack() as stack:
             selector = stack.enter_context(selectors.DefaultSelector())
             selector.register(self._listener, selectors.EVENT_READ, self._listener)
@@ -137,7 +139,7 @@ class Processes:
             while not all(b"\n" in self._received[index] for index in wanted):
                 happened = selector.select(deadline - time.monotonic())
                 if not happened:
-                    raise Failed(f"no answer in {PATIENCE:g} s\n{self._said()}")
+                    raise Failed(f"no answer in {self._patience:g} s\n{self._said()}")
                 # What was said last counts more than that its process then ended.
                 for key, _ in sorted(happened, key=lambda each: isinstance(each[0].data, subprocess.Popen)):
                     match key.data:

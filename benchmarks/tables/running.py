@@ -11,6 +11,8 @@ from benchmarks.tables.work import BATCHES, TableWork
 
 CHILD = str(Path(__file__).with_name("child.py"))
 _ROOM = 1.2
+_PATIENCE = 300.0
+"""Seconds: all rows of a large table are given their first values before training begins, where that is how it is done."""
 
 
 class RunningTables(RunningJob):
@@ -32,7 +34,7 @@ class RunningTables(RunningJob):
             raise Absent(f"its server would need {needed / 1e9:.1f} GB")
         self._all_workers = job.processes
         self._peaks = peaks
-        super().__init__(job, TableTask(work, threads).to_json(), threads, CHILD)
+        super().__init__(job, TableTask(work, threads).to_json(), threads, CHILD, _PATIENCE)
 
     def warm_up(self) -> None:
         """Go through all batches once, so that every row of them has been there."""
