@@ -10,7 +10,7 @@ from benchmarks.tables.task import TableTask
 from benchmarks.tables.work import BATCHES, TableWork
 
 CHILD = str(Path(__file__).with_name("child.py"))
-_ROOM = 1.2
+_ROOM = 1.6
 _PATIENCE = 300.0
 """Seconds: all rows of a large table are given their first values before training begins, where that is how it is done."""
 
