@@ -91,7 +91,10 @@ class RowTrainable(LossFunction):
     def _traced_for(self, params: Arrays, batch: Any) -> TracedLoss:
         leaves, tree = jax.tree.flatten(batch)
         # As they are, since to ask JAX what it makes of every type takes longer than all else here.
-        form = (tree, *[(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves])
+        form = (
+            tree,
+            *[(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves],
+        )
         known = self._traced.get(form)
         if known is None:
             narrow = (tree, *map(spec, leaves))
