@@ -311,19 +311,17 @@ class Channel:
             self._descriptor = descriptor
 
     def _read(self, size: int, patience: Patience) -> bytes:
-        start, end = self._start, self._start + size
-        if end > self._end:
+        while self._end - self._start < size:
             if size > _BUFFER:
                 data = bytearray(size)
                 self._read_into(memoryview(data), patience)
                 return bytes(data)
-            if end > _BUFFER:
-                held = self._end - start
-                self._buffer[:held] = bytes(self._buffer[start : self._end])
+            if self._start + size > _BUFFER:
+                held = self._end - self._start
+                self._buffer[:held] = bytes(self._buffer[self._start : self._end])
                 self._start, self._end = 0, held
-                start, end = 0, size
-            while self._end < end:
-                self._fill(patience)
+            self._fill(patience)  # begins at the buffer's front again when nothing is held
+        start, end = self._start, self._start + size
         self._start = end
         return self._buffer[start:end].tobytes()
 
