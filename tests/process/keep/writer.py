@@ -12,11 +12,16 @@ PARTS = 3
 ROWS = 100_000
 
 
+def tell(what: object) -> None:
+    """Write a line to standard output: all of it or nothing, also by a process that is killed."""
+    os.write(1, f"{what}\n".encode())
+
+
 def write_one(root: str, step: int, part: int) -> None:
     """One shard of one cut; its record goes to standard output."""
     tensors = {f"rows/part_{part}": np.full((ROWS, 4), step, np.float32), f"n{part}": np.array(step)}
     record = write_shard(Cuts(root).directory(step), f"ps-{part}", tensors)
-    print(json.dumps(record.to_dict()), flush=True)
+    tell(json.dumps(record.to_dict()))
 
 
 def write_on(root: str) -> None:
@@ -24,7 +29,7 @@ def write_on(root: str) -> None:
     cuts = Cuts(root, durable=False)  # the disk itself survives what the test does
     newest = cuts.newest_readable()
     step = newest.step if newest is not None else -1
-    print(step, flush=True)
+    tell(step)
     while True:
         step += 1
         directory = cuts.directory(step)
@@ -37,7 +42,7 @@ def write_on(root: str) -> None:
             f"n{part}": TensorEntry.joined([(record, f"n{part}")]) for part, record in enumerate(records)
         }
         cuts.commit(Manifest(step, records, {"rows": TensorEntry.joined(parts), **entries}, {"step": step}))
-        print(step, flush=True)
+        tell(step)
         cuts.prune(keep=2)
 
 
@@ -46,10 +51,10 @@ def fork_writers(root: str) -> None:
     for _ in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            print(os.getpid(), flush=True)
+            tell(os.getpid())
             write_on(root)
         os.waitpid(pid, 0)
-        print("gone", flush=True)
+        tell("gone")
 
 
 if __name__ == "__main__":
