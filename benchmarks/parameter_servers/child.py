@@ -1,29 +1,9 @@
 """A contender's process: `child.py MODULE FUNCTION TASK`, started by the harness or by `stratagem run`."""
 
-import importlib
-import os
 import sys
 
-from benchmarks.parameter_servers.task import Run, Start, Task, answer
-from benchmarks.racing.conversation import end_with_harness
-
-
-def main(module: str, function: str, told: str) -> None:
-    task = Task.from_json(told)
-    home = f"benchmarks.parameter_servers.contenders.{module}"
-    if task.job == "ps":
-        end_with_harness()
-        importlib.import_module(home).serve(task)
-
-    def start() -> Run:
-        begin: Start = getattr(importlib.import_module(home), function)
-        return begin(task)
-
-    answer(task.index, start)
-    sys.stderr.flush()
-    if module == "tensorflow_servers":
-        os._exit(0)  # the harness has what it wants, and TensorFlow waits for its peers at a normal exit
-
+from benchmarks.parameter_servers.task import Task, be
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    module, function, task = sys.argv[1:]
+    be(Task.from_json(task), "benchmarks.parameter_servers.contenders", module, function)

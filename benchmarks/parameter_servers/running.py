@@ -37,7 +37,7 @@ class Job(Contender):
 
     def told(self, sizes: tuple[int, ...], threads: int | None) -> str:
         """What its processes are told to train, with so many threads."""
-        return Task(Work(sizes, self.replicas), threads).to_json()
+        return Task(Work(sizes, self.replicas), threads=threads).to_json()
 
 
 class RunningJob:

@@ -5,15 +5,17 @@ since the word was given, those that were made in the time that counts, its seco
 steps and answer with the global step and the last loss.
 """
 
+import importlib
 import itertools
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from benchmarks.racing.conversation import Conversation, begin
+from benchmarks.racing.conversation import Conversation, begin, end_with_harness
 from benchmarks.racing.work import Work
 
 Run = Callable[[Iterable[object]], tuple[int, float]]
@@ -24,6 +26,7 @@ SETTLING = 0.15
 """Seconds to train before a measurement, so that all workers are at it."""
 
 
+@dataclass(frozen=True)
 class Placed:
     """Which of a contender's processes this is stands in TF_CONFIG, as for users.
 
@@ -31,7 +34,7 @@ class Placed:
         threads: How many threads to compute with; None leaves it to the framework.
     """
 
-    threads: int | None
+    threads: int | None = field(default=None, kw_only=True)
 
     @property
     def cluster(self) -> dict[str, list[str]]:
@@ -49,6 +52,10 @@ class Placed:
         """Which worker this is."""
         return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
 
+    def to_json(self) -> str:
+        """The task as one argument of a command."""
+        return json.dumps(asdict(self))
+
 
 @dataclass(frozen=True)
 class Task(Placed):
@@ -59,20 +66,41 @@ class Task(Placed):
     """
 
     work: Work
-    threads: int | None = None
-
-    def to_json(self) -> str:
-        """The task as one argument of a command."""
-        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The task that `to_json` wrote."""
         fields = json.loads(text)
-        return cls(Work(tuple(fields["work"]["sizes"]), fields["work"]["replicas"]), fields["threads"])
+        return cls(
+            Work(tuple(fields["work"]["sizes"]), fields["work"]["replicas"]), threads=fields["threads"]
+        )
 
 
-def answer(index: int, start: Callable[[], Run]) -> None:
+def be(task: Placed, contenders: str, module: str, function: str) -> None:
+    """Be a process of a contender: serve, or train as often as told.
+
+    Args:
+        task: What to do, and which of the processes this is.
+        contenders: The package of the contenders.
+        module: The contender's module there.
+        function: What makes it ready to train.
+    """
+    home = f"{contenders}.{module}"
+    if task.job == "ps":
+        end_with_harness()
+        importlib.import_module(home).serve(task)
+
+    def start() -> Run:
+        begin_training: Start = getattr(importlib.import_module(home), function)
+        return begin_training(task)
+
+    _answer(task.index, start)
+    sys.stderr.flush()
+    if module.startswith("tensorflow"):
+        os._exit(0)  # the harness has what it wants, and TensorFlow waits for its peers at a normal exit
+
+
+def _answer(index: int, start: Callable[[], Run]) -> None:
     """Be a worker of a contender: make ready, then train as often as told."""
     conversation, run = begin(index, start)
     if run is None:

@@ -34,7 +34,7 @@ class RunningTables(RunningJob):
             raise Absent(f"its server would need {needed / 1e9:.1f} GB")
         self._all_workers = job.processes
         self._peaks = peaks
-        super().__init__(job, TableTask(work, threads).to_json(), threads, CHILD, _PATIENCE)
+        super().__init__(job, TableTask(work, threads=threads).to_json(), threads, CHILD, _PATIENCE)
 
     def warm_up(self) -> None:
         """Go through all batches once, so that every row of them has been there."""

@@ -1,7 +1,7 @@
 """What the processes of a contender over tables are to do."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Self
 
 from benchmarks.parameter_servers.task import Placed
@@ -17,14 +17,9 @@ class TableTask(Placed):
     """
 
     work: TableWork
-    threads: int | None = None
-
-    def to_json(self) -> str:
-        """The task as one argument of a command."""
-        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The task that `to_json` wrote."""
         fields = json.loads(text)
-        return cls(TableWork.from_fields(fields["work"]), fields["threads"])
+        return cls(TableWork.from_fields(fields["work"]), threads=fields["threads"])

@@ -359,11 +359,10 @@ class ServerClient:
             self.dropped += 1
             _log.info("%s: a push was dropped: %s", self.server.task, fields["why"])
         leaves: Pieces = [[] for _ in self.servers]
-        rows: Pieces | None = [[] for _ in self.servers]
+        rows: Pieces = [[] for _ in self.servers]
         for server, answer in zip(servers, answers, strict=True):
             count = len(self._plan.configs[server].leaves)
-            leaves[server], others = answer.tensors[:count], answer.tensors[count:]
-            rows = None if rows is None or not others else [*rows[:server], others, *rows[server + 1 :]]
+            leaves[server], rows[server] = answer.tensors[:count], answer.tensors[count:]
         return Outcome(
             kind,
             self.step,
@@ -371,7 +370,7 @@ class ServerClient:
             fields.get("metrics", {}),
             fields.get("staleness"),
             fields.get("update", 0),
-            rows,
+            rows if all(rows) else None,
         )
 
     def pull_rows(self, wanted: Pieces, trains: bool = False) -> Pieces:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -58,19 +58,13 @@ class RowUpdate:
 
     def update(self, *arrays: Any) -> tuple[Any, ...]:
         """New values, slots and scalars of old ones, gradients and the step; traceable."""
-        count = len(self.slots)
-        values, slots = arrays[0], arrays[1 : 1 + count]
-        *scalars, gradients, _ = arrays[1 + count :]
-        return self._updated(values, slots, scalars, gradients)
-
-    def _updated(
-        self, values: Any, slots: Sequence[Any], scalars: Sequence[Any], gradients: Any
-    ) -> tuple[Any, ...]:
+        count = 1 + len(self.slots)
+        values, *slots = arrays[:count]
+        *scalars, gradients, _ = arrays[count:]
         own, shared = iter(slots), iter(scalars)
         leaves = [next(own if has_rows else shared) for has_rows in self._has_rows]
         updates, state = self.optimizer.update(gradients, jax.tree.unflatten(self._tree, leaves), values)
-        new = jax.tree.leaves(state)
-        pairs = list(zip(new, self._has_rows, strict=True))
+        pairs = list(zip(jax.tree.leaves(state), self._has_rows, strict=True))
         return (
             (values + updates).astype(values.dtype),
             *(leaf for leaf, has_rows in pairs if has_rows),
@@ -122,7 +116,7 @@ def row_update(table: Table, default: Any) -> RowUpdate:
             "without the others: give the table another one, such as sg.Table(..., optimizer=optax.adagrad(0.1))"
         )
     has_rows = plan.slot_follows_rows
-    kept = [(leaf, has) for leaf, has in zip(leaves, has_rows, strict=True)]
+    kept = list(zip(leaves, has_rows, strict=True))
     update = RowUpdate(
         table,
         optimizer,
@@ -132,7 +126,7 @@ def row_update(table: Table, default: Any) -> RowUpdate:
         tree,
         has_rows,
     )
-    return RowUpdate(**{**update.__dict__, "is_lazy": _is_lazy(update)})
+    return replace(update, is_lazy=_is_lazy(update))
 
 
 class PlannedRows(RowSource):

@@ -274,11 +274,8 @@ class ParameterService:
 
     def _table(self, request: Request) -> Reply:
         """Some rows of a table."""
-        fields = request.fields
-        following, arrays = self._opened(request).tables.page(
-            fields["stack"], fields["start"], fields["size"]
-        )
-        count = self._opened(request).tables.describe()[fields["stack"]]["rows"]
+        wanted = (request.fields[name] for name in ("stack", "start", "size"))
+        following, count, arrays = self._opened(request).tables.page(*wanted)
         return Reply({STATE: OK, "next": following, "count": count}, arrays)
 
     def _read(self, request: Request) -> Reply:

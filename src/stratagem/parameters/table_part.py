@@ -39,6 +39,9 @@ class TablePart:
     def _new_stores(self) -> list[RowStore]:
         return [_store(stack, self._programs) for stack in self._stacks]
 
+    def _labelled(self, stores: Sequence[RowStore]) -> dict[str, RowStore]:
+        return dict(zip(self._labels, stores, strict=True))
+
     # What workers send.
 
     def check(self, arrays: Sequence[Array]) -> None:
@@ -82,12 +85,13 @@ class TablePart:
         with self._lock:
             return [store.read(own, reader) for store, own in zip(self._stores, ids, strict=True)]
 
-    def page(self, stack: int, start: int, size: int) -> tuple[int | None, list[Array]]:
-        """Ids, values and slots of some rows, from a place on; and the place of the next, if there are more."""
+    def page(self, stack: int, start: int, size: int) -> tuple[int | None, int, list[Array]]:
+        """The place after some rows, from a place on, if there are more; how many there are in all; ids, values and slots."""
         with self._lock:
             store = self._stores[stack]
             ids, columns = store.page(start, size)
-            return start + size if start + size < store.end else None, [ids, *columns]
+            following = start + size if start + size < store.end else None
+            return following, len(store), [ids, *columns]
 
     def update(self, pushes: Sequence[tuple[int, int, Sequence[Array]]], step: int) -> None:
         """Make one update.
@@ -112,14 +116,14 @@ class TablePart:
     def copies(self, since: int = -1) -> dict[str, Array]:
         """Copies of all rows that were updated after a step, by the names that they have in a snapshot."""
         with self._lock:
-            return copies(dict(zip(self._labels, self._stores, strict=True)), since)
+            return copies(self._labelled(self._stores), since)
 
     def pages(self, size: int) -> Iterator[dict[str, Array]]:
         """Copies of all rows, at most so many of each stack at a time; rows may change from one to the next."""
         start, has_more = 0, True
         while has_more:
             with self._lock:
-                page = copies(dict(zip(self._labels, self._stores, strict=True)), -1, start, start + size)
+                page = copies(self._labelled(self._stores), -1, start, start + size)
                 start += size
                 has_more = any(start < store.end for store in self._stores)
             yield page
@@ -127,13 +131,12 @@ class TablePart:
     def restore(self, arrays: Mapping[str, Array], step: int) -> None:
         """Add all rows of a snapshot, that were this server's."""
         with self._lock:
-            restore(dict(zip(self._labels, self._stores, strict=True)), arrays, step)
+            restore(self._labelled(self._stores), arrays, step)
 
     def read_from(self, files: TableFiles, server: int, servers: int) -> list[RowStore]:
         """Stores with the rows of a checkpoint that are this server's; for `take`."""
         stores = self._new_stores()
-        labelled = dict(zip(self._labels, stores, strict=True))
-        files.read(labelled, lambda ids: np.asarray(owners(ids, servers) == server))
+        files.read(self._labelled(stores), lambda ids: np.asarray(owners(ids, servers) == server))
         return stores
 
     def take(self, stores: list[RowStore]) -> None:

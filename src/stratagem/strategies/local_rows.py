@@ -1,18 +1,16 @@
 """Tables whose rows live in the memory of the process that trains."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
-import numpy as np
 
 from stratagem.parameters.row_updates import PlannedRows, RowUpdate, row_spec, row_updates
+from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.row_store import RowPrograms, RowStore
 from stratagem.tables.stacks import Stack, stacked
 from stratagem.tables.table import Table, check_tables
 from stratagem.tables.table_files import TableFiles, copies, label
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class LocalRows(PlannedRows):

@@ -1,11 +1,12 @@
 """Steps of engines that have their variables in this process, for models with tables as well."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
 
+from stratagem.runtime.wire.arrays import Array
 from stratagem.strategies.engines import Engine, Step
 from stratagem.strategies.local_rows import LocalRows
 from stratagem.strategies.replicas import Replicas
@@ -13,8 +14,6 @@ from stratagem.strategies.row_trainable import ROW_GRADIENTS, RowBatch, RowTrain
 from stratagem.strategies.rows import count_rows
 from stratagem.tables.stacks import padded
 from stratagem.waist import Metrics, TrainState
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def row_step(engine: Engine, trainable: RowTrainable) -> Step:

@@ -2,11 +2,12 @@
 
 import mmap
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-Array: TypeAlias = np.ndarray[Any, Any]
+from stratagem.runtime.wire.arrays import Array
+
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python has the name from 3.13 on
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
 

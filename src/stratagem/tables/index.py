@@ -1,13 +1,12 @@
 """Where the row of an id is: found for many ids at once."""
 
 from abc import ABC, abstractmethod
-from typing import Any, TypeAlias
 
 import numpy as np
 
+from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.columns import Column
 
-Array: TypeAlias = np.ndarray[Any, Any]
 MOST_DIRECT = 1 << 27
 """Up to so many ids, an index has a place for each."""
 _SEGMENT_BITS = 8

@@ -1,14 +1,13 @@
 """Columns whose rows belong to ids: found, added and removed for many ids at once."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.columns import Column
 from stratagem.tables.index import MOST_DIRECT, DirectIndex, HashIndex, Index
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class KeyedColumns:
@@ -52,6 +51,13 @@ class KeyedColumns:
         self.ids.array[rows] = ids
         self._index.add(ids, rows)
         return rows
+
+    def find_or_add(self, ids: Array) -> tuple[Array, Array]:
+        """The row of each id, and the places of those among them that had none before."""
+        rows = self.find(ids)
+        new = np.flatnonzero(rows < 0)
+        rows[new] = self.add(ids[new])
+        return rows, new
 
     def remove(self, ids: Array) -> None:
         """Let the rows of ids go."""

@@ -11,14 +11,23 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun
+from jax.extend.core import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Primitive,
+    Var,
+    jaxpr_as_fun,
+    jaxprs_in_params,
+)
 from jax.interpreters import ad, batching
 from jax.interpreters import partial_eval as pe
 
 from stratagem.errors import DataError, StrategyError
+from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.table import Table
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Atom: TypeAlias = Var | Literal
 Loss: TypeAlias = Callable[[Any, Any, Mapping[str, Callable[[Any], Any]], jax.Array], Any]
 """`loss(params, batch, rows, rng)`, in which `rows[name](ids)` looks rows up."""
@@ -114,7 +123,6 @@ class TracedLoss:
     """
 
     def __init__(self, loss: Loss, tables: Sequence[Table], params: Any, batch: Any) -> None:
-        self._tables = {table.name: table for table in tables}
         rows = _Rows(tables)
         specs = jax.tree.map(spec, (params, batch))
 
@@ -125,7 +133,7 @@ class TracedLoss:
         closed, shape = jax.make_jaxpr(traced, return_shape=True)(*specs, key)
         self._tree = jax.tree.structure(shape)
         self._jaxpr = _with_open_calls(closed)
-        paths, self._batch_tree = jax.tree_util.tree_flatten_with_path(batch)
+        paths, _ = jax.tree_util.tree_flatten_with_path(batch)
         names = [f"batch{jax.tree_util.keystr(path)}" for path, _ in paths]
         first = len(jax.tree.leaves(params))
         invars = self._jaxpr.jaxpr.invars
@@ -220,18 +228,13 @@ def spec(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
 
-def _has_lookup(jaxpr: Jaxpr) -> bool:
-    return any(each.primitive is _lookup or _inner_with_lookup(each) is not None for each in jaxpr.eqns)
-
-
-def _inner_with_lookup(equation: JaxprEqn) -> Jaxpr | None:
-    for value in jax.tree.leaves(
-        list(equation.params.values()), is_leaf=lambda leaf: isinstance(leaf, (Jaxpr, ClosedJaxpr))
-    ):
-        jaxpr = value.jaxpr if isinstance(value, ClosedJaxpr) else value
-        if isinstance(jaxpr, Jaxpr) and _has_lookup(jaxpr):
-            return jaxpr
-    return None
+def _calls_lookup(equation: JaxprEqn) -> bool:
+    """Whether there is a look-up in what an operation calls, at any depth."""
+    return any(
+        inner.primitive is _lookup or _calls_lookup(inner)
+        for jaxpr in jaxprs_in_params(equation.params)
+        for inner in jaxpr.eqns
+    )
 
 
 def _with_open_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -250,7 +253,7 @@ def _with_open_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
         for equation in jaxpr.eqns:
             operands = [read(atom) for atom in equation.invars]
             name = equation.primitive.name
-            if _inner_with_lookup(equation) is None:
+            if not _calls_lookup(equation):
                 fresh = [Var(var.aval) for var in equation.outvars]
                 values.update(zip(equation.outvars, fresh, strict=True))
                 equations.append(equation.replace(invars=operands, outvars=fresh))

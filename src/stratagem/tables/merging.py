@@ -1,11 +1,10 @@
 """The gradients of several pushes, as those of one."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = np.ndarray[Any, Any]
+from stratagem.runtime.wire.arrays import Array
 
 
 def merged(pushes: Sequence[tuple[int, Array, Array]]) -> tuple[Array, Array]:

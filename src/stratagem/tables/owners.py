@@ -1,15 +1,14 @@
 """Which server has the row of an id: ids fall into buckets, and each server has a range of these."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.index import mixed
 
-Array: TypeAlias = np.ndarray[Any, Any]
 _BUCKET_BITS = 12
-_BUCKETS = 1 << _BUCKET_BITS
 
 
 def owners(ids: Array, servers: int) -> Array:

@@ -2,15 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
-
-import numpy as np
 
 from stratagem.keep import StoredArray
+from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.stacks import Stack
 from stratagem.tables.table_files import TableFiles
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class RowSource(ABC):

@@ -4,16 +4,17 @@ What makes first values and updates is given as programs over a fixed number of 
 and put back. Not for several threads at a time.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from stratagem.runtime.wire.arrays import Array, empty_aligned
 from stratagem.tables.index import mixed
 from stratagem.tables.keyed_columns import KeyedColumns
 
-Array: TypeAlias = np.ndarray[Any, Any]
 SIZES = (256, 2048, 16384)
 """For how many rows at a time there are programs."""
 _SWEPT = 1024
@@ -141,9 +142,8 @@ class RowStore:
     def _find(self, ids: Array) -> Array:
         """The row of each id; -1 if it has none, or it has expired."""
         rows = self._rows.find(ids)
-        if self.spec.expire_steps is not None and self._rows.end:
-            is_old = self.step - self._touched.array.take(rows, mode="clip") > self.spec.expire_steps
-            rows[is_old] = -1
+        if self.spec.expire_steps is not None:
+            rows[self._is_old(self._touched.array.take(rows, mode="clip"))] = -1
         return rows
 
     def _first(self, ids: Array) -> list[Array]:
@@ -172,10 +172,7 @@ class RowStore:
     def _living(self, start: int, stop: int) -> Array:
         """The rows between two places that are not free, and have not expired."""
         touched = self._touched.array[start:stop]
-        is_living = touched > 0
-        if self.spec.expire_steps is not None:
-            is_living &= self.step - touched <= self.spec.expire_steps
-        rows: Array = np.flatnonzero(is_living) + start
+        rows: Array = np.flatnonzero((touched > 0) & ~self._is_old(touched)) + start
         return rows
 
     # Keeping.
@@ -218,9 +215,7 @@ class RowStore:
         self.step = step
         ids = arrays["ids"]
         chosen = np.arange(len(ids)) if is_own is None else np.flatnonzero(is_own(ids))
-        rows = self._rows.find(ids[chosen])
-        new = np.flatnonzero(rows < 0)
-        rows[new] = self._rows.add(ids[chosen[new]])
+        rows, _ = self._rows.find_or_add(ids[chosen])
         self._touched.array[rows] = arrays["touched"][chosen]
         for place, column in enumerate(self._values):
             column.put(rows, arrays[f"values{place}"][chosen])
@@ -229,9 +224,7 @@ class RowStore:
             ids = arrays["waiting"]
             chosen = np.arange(len(ids)) if is_own is None else np.flatnonzero(is_own(ids))
             chosen = chosen[self._rows.find(ids[chosen]) < 0]
-            places = self._waiting.find(ids[chosen])
-            new = np.flatnonzero(places < 0)
-            places[new] = self._waiting.add(ids[chosen[new]])
+            places, _ = self._waiting.find_or_add(ids[chosen])
             for column, name in zip(self._waiting.columns, ("sightings", "seen"), strict=True):
                 column.array[places] = arrays[name][chosen]
 
@@ -300,13 +293,10 @@ class RowStore:
         if self._waiting is None:
             return unknown
         ids = ids[unknown]
-        places = self._waiting.find(ids)
-        new = np.flatnonzero(places < 0)
-        places[new] = self._waiting.add(ids[new])
+        places, new = self._waiting.find_or_add(ids)
         sightings, seen = (column.array for column in self._waiting.columns)
         sightings[places[new]] = 0
-        if self.spec.expire_steps is not None:
-            sightings[places[self._is_old(seen.take(places))]] = 0
+        sightings[places[self._is_old(seen.take(places))]] = 0
         is_in = sightings.take(places) >= self.spec.admit_after
         sightings[places] += 1
         seen[places] = np.where(is_in, 0, self.step + 1)
@@ -332,7 +322,10 @@ class RowStore:
 
     def _is_old(self, steps: Array) -> Array:
         """Whether what was updated, or seen, at these steps has expired; at step 0 nothing was."""
-        return np.asarray((steps > 0) & (self.step - steps > (self.spec.expire_steps or 0)))
+        expire_steps = self.spec.expire_steps
+        if expire_steps is None:
+            return np.zeros(steps.shape, bool)
+        return np.asarray((steps > 0) & (self.step - steps > expire_steps))
 
     def _sweep(self, count: int) -> None:
         """Let those go that have expired among so many rows, and among so many ids that have none so far."""
@@ -358,11 +351,10 @@ class RowStore:
         """Memory that XLA reads where it is; what is left in it from before is of rows that nobody looks at."""
         known = self._scratch.get((place, size))
         if known is None:
-            count = size * int(np.prod(shape, dtype=np.int64))
-            raw = np.zeros(count * np.dtype(dtype).itemsize + 64, np.uint8)
-            start = -raw.ctypes.data % 64
-            flat = raw[start : start + count * np.dtype(dtype).itemsize]
-            known = self._scratch[place, size] = flat.view(dtype).reshape(size, *shape)
+            dtype = np.dtype(dtype)
+            nbytes = dtype.itemsize * math.prod((size, *shape))
+            known = self._scratch[place, size] = empty_aligned(dtype, (size, *shape), nbytes)
+            known[:] = 0
         return known
 
 

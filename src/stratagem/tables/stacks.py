@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from stratagem.errors import DataError
+from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.lookups import Lookup
 from stratagem.tables.table import Table
 
-Array: TypeAlias = np.ndarray[Any, Any]
 _FEWEST = 64
 _MOST = 1 << 63
 

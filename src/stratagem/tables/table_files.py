@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import Any
 
 from stratagem.errors import KeepError
 from stratagem.keep import ShardRecord, StoredArray, read_shard
+from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.row_store import RowSpec, RowStore
 
-Array: TypeAlias = np.ndarray[Any, Any]
 PREFIX = "tables/"
 """What the names of arrays of tables begin with."""
 

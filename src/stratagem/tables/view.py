@@ -5,16 +5,16 @@ from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from stratagem.errors import DataError, StrategyError
 from stratagem.keep import write_file
+from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.table import Table
 
-Array: TypeAlias = np.ndarray[Any, Any]
 _PAGE = 4096
 
 

@@ -36,8 +36,12 @@ def named(state: TrainState) -> dict[str, Any]:
 def form_of(state: TrainState) -> dict[str, StoredArray]:
     """What a checkpoint of such a state holds."""
     whole = state if state.recipe.served is None else state.recipe.served.form
-    tables = state.recipe.tables
-    return {name: _stored(leaf) for name, leaf in named(whole).items()} | (tables.form if tables else {})
+    return {name: _stored(leaf) for name, leaf in named(whole).items()} | form_of_tables(state)
+
+
+def form_of_tables(state: TrainState) -> dict[str, StoredArray]:
+    """What it holds of tables, if there are any."""
+    return {} if state.recipe.tables is None else state.recipe.tables.form
 
 
 def check_form(found: Mapping[str, StoredArray], expected: Mapping[str, StoredArray], where: str) -> None:

@@ -12,7 +12,7 @@ from stratagem.errors import KeepError, RemoteError, StrategyError
 from stratagem.keep import write_file
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.training.checkpoint_files import CheckpointFiles, Saved, Shards
-from stratagem.training.checkpoint_form import form_of, host_copies, named, serving_names
+from stratagem.training.checkpoint_form import form_of, form_of_tables, host_copies, named, serving_names
 from stratagem.training.preemption import Preempted, preemption
 from stratagem.training.restoring import restored
 from stratagem.waist import TrainState
@@ -123,7 +123,7 @@ class Checkpointer:
             if self._files.is_wanted(step, form_of(state)):
                 tables = state.recipe.tables
                 arrays = host_copies(named(state)) | (tables.copies() if tables else {})
-                saved = Saved(step, state.recipe.seed, arrays, data, tables.form if tables else {})
+                saved = Saved(step, state.recipe.seed, arrays, data, form_of_tables(state))
                 self._start(partial(self._files.write, saved))
         else:
             self._save_served(state, data)
@@ -151,8 +151,7 @@ class Checkpointer:
                 for number, (kind, each) in enumerate(zip(state.kinds, state.flat_state, strict=True))
                 if kind != "mean"
             }
-            tables = state.recipe.tables
-            saved = Saved(step, state.recipe.seed, host_copies(own), data, tables.form if tables else {})
+            saved = Saved(step, state.recipe.seed, host_copies(own), data, form_of_tables(state))
             self._start(partial(self._write_served, saved, others))
             return
         if state.recipe.tables is not None:

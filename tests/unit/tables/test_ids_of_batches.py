@@ -21,7 +21,7 @@ def test_ids_are_numbered_as_numpy_would(count: int, least: int, most: int) -> N
     expected, expected_places = np.unique(ids, return_inverse=True)
     np.testing.assert_array_equal(own, expected)
     np.testing.assert_array_equal(places, expected_places)
-    assert (own.dtype, places.dtype) == (np.int64, np.int32)
+    assert (own.dtype, places.dtype) == (np.dtype(np.int64), np.dtype(np.int32))
 
 
 def test_ids_are_not_changed_when_they_are_numbered() -> None:

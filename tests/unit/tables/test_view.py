@@ -52,7 +52,7 @@ def test_lookups_have_the_shape_of_the_ids(rows: LocalRows) -> None:
     for shape in [(), (1,), (2, 3), (0,), (2, 0)]:
         values = view.lookup(np.full(shape, 7))
         assert isinstance(values, np.ndarray)
-        assert (values.shape, values.dtype) == ((*shape, DIM), np.float32)
+        assert (values.shape, values.dtype) == ((*shape, DIM), np.dtype(np.float32))
     np.testing.assert_array_equal(view.lookup([[7, 8], [8, 7]])[1, 1], view.lookup(7))
 
 
