@@ -30,7 +30,7 @@ SERVER_SECONDS = 10.0
 """How long servers may take to end when all others are done: they may have something to save."""
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 """Seconds before a task's first restart; doubled for each further one, up to the longest."""
-HEALTHY_SECONDS = 60.0
+HEALTHY_SECONDS = 10.0
 """A task that has run for so long is well again: should it fail, it is restarted as if for the first time."""
 
 RestartRule = Literal["task", "job"]
