@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stratagem import deploy as deploy
     from stratagem import estimator as estimator
     from stratagem import flax as flax
+    from stratagem import keras as keras
     from stratagem.cluster import ClusterConfig as ClusterConfig
     from stratagem.cluster import ClusterSpec as ClusterSpec
     from stratagem.cluster import resolve_cluster as resolve_cluster
@@ -174,6 +175,7 @@ _HOMES = {
     "device": "stratagem.devices",
     "estimator": "stratagem.estimator",
     "flax": "stratagem.flax",
+    "keras": "stratagem.keras",
     "list_devices": "stratagem.devices",
     "on_device": "stratagem.deploy",
     "progress": "stratagem.training",

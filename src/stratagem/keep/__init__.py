@@ -16,7 +16,7 @@ from stratagem.keep.cut import Cut
 from stratagem.keep.cuts import Cuts
 from stratagem.keep.manifest import Manifest, Piece, TensorEntry
 from stratagem.keep.records import ShardRecord
-from stratagem.keep.shards import read_shard, verify_shard, write_file, write_shard
+from stratagem.keep.shards import map_file, read_shard, verify_shard, write_file, write_shard
 from stratagem.keep.stored import StoredArray
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "ShardRecord",
     "StoredArray",
     "TensorEntry",
+    "map_file",
     "read_shard",
     "verify_shard",
     "write_file",

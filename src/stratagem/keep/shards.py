@@ -75,6 +75,34 @@ def write_file(path: str | PathLike[str], tensors: Mapping[str, Any]) -> None:
         _write(file, tensors, durable=True)
 
 
+def map_file(path: str | PathLike[str]) -> dict[str, Array]:
+    """The arrays of a safetensors file, read from it where and when they are looked at.
+
+    Raises:
+        KeepError: It cannot be read, or is no such file.
+    """
+    file = Path(path)
+    with explained(file, "read"), file.open("rb") as opened:
+        size = opened.seek(0, 2)
+        opened.seek(0)
+        prefix = opened.read(header.LENGTH.size)
+        length = header.LENGTH.unpack(prefix)[0] if len(prefix) == header.LENGTH.size else size
+        payload = size - header.LENGTH.size - length
+        if length > header.LONGEST or payload < 0:
+            raise KeepError(f"{file} is no safetensors file, or only a part of one")
+        try:
+            places = header.read(opened.read(length), payload)
+        except KeepError as error:
+            raise KeepError(f"{file} is damaged: {error}") from error
+    return {key: _mapped(file, size - payload + place.start, place.array) for key, place in places.items()}
+
+
+def _mapped(file: Path, offset: int, array: StoredArray) -> Array:
+    if not array.nbytes:
+        return np.empty(array.shape, array.element_type)
+    return np.memmap(file, array.element_type, "r", offset, array.shape)
+
+
 def _write(
     path: Path, tensors: Mapping[str, Any], *, durable: bool
 ) -> tuple[int, str, dict[str, StoredArray]]:

@@ -14,6 +14,7 @@ from stratagem.errors import StratagemError
 from stratagem.keras.arguments import named_arguments
 from stratagem.keras.companions import accompanied, leave_files, listed
 from stratagem.keras.evaluation import Evaluation
+from stratagem.keras.model_tables import ModelTables, tables_of
 from stratagem.keras.own_batches import NOT_ONE, keep_own_batches
 from stratagem.keras.pipelines import with_pipelines
 from stratagem.keras.random_state import undisturbed
@@ -80,7 +81,7 @@ class AdoptedModel:
     def take_over(self, path: Any) -> None:
         """Take over the values of a file, but in a training, which goes by those on the servers."""
         if not self._is_training:
-            self.model.load_weights(path)
+            type(self.model).load_weights(self.model, path)  # rows of tables are on the servers
             if self._residence is not None:
                 self._residence.took_back()
 
@@ -165,6 +166,9 @@ class AdoptedModel:
 
     def symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Build the model before anything else; here `fit` shows the iterator over its batches."""
+        if iterator is not None and self.tables() is not None:
+            # Keras would bring batches to the accelerator one step ahead, and with them only 32 bits of each id.
+            iterator._one_batch_ahead_iterator = _whole
         type(self.model)._symbolic_build(self.model, iterator=iterator, data_batch=data_batch)
         if self._takes_turns and iterator is not None:
             keep_own_batches(iterator, self.strategy)
@@ -175,7 +179,8 @@ class AdoptedModel:
         if model.train_function is not None and not force:
             return
         kind = ResidenceOnServers if self.strategy.engine.is_elsewhere else ResidenceHere
-        residence: Residence = kind(self.strategy, model)
+        tables = self.tables()
+        residence: Residence = kind(self.strategy, model, tables)
         self._residence = residence
         replicas, files = self.strategy.engine.replicas, self.strategy.workers.files
 
@@ -187,7 +192,8 @@ class AdoptedModel:
             if files is not None:
                 files.next_batch()
             part = self._deal(data)
-            placed = part if replicas.is_placed(part) else replicas.place(part)
+            # Ids are looked up where they have all their bits.
+            placed = part if tables is not None or replicas.is_placed(part) else replicas.place(part)
             metrics, values = residence.advance(values, placed)
             return {name: metrics[name] for name in residence.log_names or metrics}, values
 
@@ -198,7 +204,7 @@ class AdoptedModel:
         model = self.model
         if model.test_function is not None and not force:
             return
-        evaluation = Evaluation(self.strategy, model, self._residence is not None)
+        evaluation = Evaluation(self.strategy, model, self._residence is not None, self.tables())
 
         def test(values: Values, data: Any) -> tuple[Any, Values]:
             self._evaluation = evaluation
@@ -213,7 +219,7 @@ class AdoptedModel:
         model = self.model
         if model.predict_function is not None and not force:
             return model.predict_function
-        evaluation = Evaluation(self.strategy, model, self._residence is not None)
+        evaluation = Evaluation(self.strategy, model, self._residence is not None, self.tables())
 
         def guess(values: Values, data: Any) -> tuple[Any, Values]:
             self._evaluation = evaluation
@@ -260,6 +266,10 @@ class AdoptedModel:
         if self._measured_from is None:
             return logs  # of no batch: the metrics are of none either
         return type(model)._get_metrics_result_or_logs(model, logs)
+
+    def tables(self) -> ModelTables | None:
+        """The tables of the model, as it is built now."""
+        return tables_of(self.strategy, self.model)
 
     # What goes on around them.
 

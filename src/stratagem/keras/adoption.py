@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from stratagem.keras.adopted import AdoptedModel
-from stratagem.keras.saving import WRITERS, save
+from stratagem.keras.saving import WRITERS, load_weights, save
 from stratagem.strategies.base import Strategy
 
 _ADOPTED = "_stratagem"
@@ -40,6 +40,9 @@ def adopt(strategy: Strategy, model: Any) -> None:
     for name in WRITERS:
         if hasattr(type(model), name):  # a bare trainer has none
             object.__setattr__(model, name, _method(model, name, partial(save, adopted, name)))
+    if hasattr(type(model), "load_weights"):
+        method = _method(model, "load_weights", partial(load_weights, adopted))
+        object.__setattr__(model, "load_weights", method)
     for name in ("train_function", "test_function", "predict_function"):
         object.__setattr__(model, name, None)
 

@@ -1,10 +1,12 @@
 """What a model tells of batches without being trained: its `test_step` and `predict_step` on all devices, on all workers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from stratagem.keras.model_tables import ModelTables, ReadsRows
 from stratagem.keras.residence import Values, at_home
 from stratagem.keras.sums import taken_from_chief
 from stratagem.keras.trainable import KerasTrainable
@@ -23,20 +25,31 @@ class Evaluation:
         strategy: The strategy.
         model: The model, built.
         are_agreed: Whether all workers have the same values already.
+        tables: Its tables, if it has some.
 
     Attributes:
         rows: How many of the last batch's were this worker's to test.
     """
 
-    def __init__(self, strategy: Strategy, model: Any, are_agreed: bool) -> None:
+    def __init__(
+        self, strategy: Strategy, model: Any, are_agreed: bool, tables: ModelTables | None = None
+    ) -> None:
         self._strategy = strategy
         self._replicas = strategy.engine.replicas
         self._shares = strategy.feed.shares_evaluation
         self._are_agreed = are_agreed or not self._shares
         self._layers = len(model.non_trainable_variables)
         trainable = KerasTrainable(model, 0, reads_optimizer=False)
-        self._test = jax.jit(trainable.test, out_shardings=self._replicas.whole)
-        self._guess = jax.jit(trainable.guess, out_shardings=self._replicas.whole)
+        self._place: Callable[[Any], Any] = self._replicas.place
+        self._test: Callable[..., Any]
+        self._guess: Callable[..., Any]
+        if tables is None:
+            self._test = jax.jit(trainable.test, out_shardings=self._replicas.whole)
+            self._guess = jax.jit(trainable.guess, out_shardings=self._replicas.whole)
+        else:
+            self._place = _on_host
+            self._test = ReadsRows(trainable.test, tables, self._replicas)
+            self._guess = ReadsRows(trainable.guess, tables, self._replicas)
         self._known: tuple[Values, Values] | None = None
         self._original: Values = ()
         self._told: Any = {}
@@ -48,7 +61,7 @@ class Evaluation:
         self.rows = count_rows(part)
         if not self.rows:
             return self._told, self._left((params, others, metrics))
-        self._told, state = self._test(params, [*others, *metrics], self._replicas.place(part))
+        self._told, state = self._test(params, [*others, *metrics], self._place(part))
         return self._told, self._left((params, state[: self._layers], state[self._layers :]))
 
     def guess(self, values: Values, batch: Any, deal: Deal) -> tuple[Any, Values]:
@@ -57,7 +70,7 @@ class Evaluation:
         workers = self._strategy.workers
         is_shared = self._shares and count_rows(batch) >= workers.count
         part = deal(batch) if is_shared else batch
-        outputs, others = self._guess(params, others, self._replicas.place(part))
+        outputs, others = self._guess(params, others, self._place(part))
         outputs = jax.tree.map(np.asarray, outputs)
         if is_shared:
             outputs = jax.tree.map(lambda mine: np.concatenate(list(workers.gather(mine))), outputs)
@@ -86,3 +99,8 @@ class Evaluation:
     def _left(self, values: Values) -> Values:
         self._known = values, values
         return values
+
+
+def _on_host(batch: Any) -> Any:
+    """Ids are looked up where they have all their bits."""
+    return batch

@@ -2,8 +2,10 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import keras
@@ -23,7 +25,7 @@ class KerasFront:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open = 0
-        self._original: Any = None
+        self._originals: list[tuple[type, Any]] = []
         self._here = threading.local()
         if not keras.__version__.startswith(tuple(f"{version}." for version in TESTED)):
             _log.warning(
@@ -58,22 +60,32 @@ class KerasFront:
             self._open += 1
             if self._open > 1:
                 return
-            self._original = original = Trainer.__init__
-            here = self._here
+            self._originals = [
+                self._followed(kind, then)
+                for kind, then in ((Trainer, _adopt), (keras.layers.Embedding, _serve_if_large))
+            ]
 
-            def __init__(trainer: Any, *args: Any, **kwargs: Any) -> None:
-                original(trainer, *args, **kwargs)
-                strategy = getattr(here, "strategy", None)
-                if strategy is not None:
-                    _adopt(strategy, trainer)
+    def _followed(self, kind: type, then: Callable[[Strategy, Any], None]) -> tuple[type, Any]:
+        """Have something done with all that is made of a class where a scope is open; the class and its own constructor."""
+        original, here = kind.__init__, self._here  # type: ignore[misc]
 
-            Trainer.__init__ = __init__
+        @wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            strategy = getattr(here, "strategy", None)
+            if strategy is not None:
+                then(strategy, self)
+
+        __init__.__signature__ = signature(original)  # type: ignore[attr-defined]  # Keras looks at it
+        kind.__init__ = __init__  # type: ignore[misc]
+        return kind, original
 
     def _restore(self) -> None:
         with self._lock:
             self._open -= 1
             if self._open == 0:
-                Trainer.__init__ = self._original
+                for kind, original in self._originals:
+                    kind.__init__ = original  # type: ignore[misc]
 
 
 def _adopt(strategy: Strategy, model: Any) -> None:
@@ -82,6 +94,13 @@ def _adopt(strategy: Strategy, model: Any) -> None:
     from stratagem.keras.adoption import adopt
 
     adopt(strategy, model)
+
+
+def _serve_if_large(strategy: Strategy, layer: Any) -> None:
+    if strategy.tables_above is not None:
+        from stratagem.keras.served_embedding import serve_if_large
+
+        serve_if_large(layer, strategy.tables_above)
 
 
 def _check_backend() -> None:

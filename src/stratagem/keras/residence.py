@@ -1,16 +1,20 @@
 """Where a Keras model's values are while it is trained: with this process, as its own variables were."""
 
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.keras.model_tables import ModelTables
 from stratagem.keras.random_state import draw_as_chief
 from stratagem.keras.sums import from_chief, taken_from_chief
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
 from stratagem.strategies.base import Strategy
+from stratagem.strategies.row_steps import RowSteps
+from stratagem.strategies.row_trainable import RowsOfTrainable
 from stratagem.waist import Arrays, Metrics, TrainState, state_of
 
 Values: TypeAlias = tuple[Arrays, ...]
@@ -75,18 +79,28 @@ class ResidenceHere:
     Args:
         strategy: The strategy.
         model: The model, built and compiled.
+        tables: Its tables, if it has some.
     """
 
-    def __init__(self, strategy: Strategy, model: Any) -> None:
+    def __init__(self, strategy: Strategy, model: Any, tables: ModelTables | None = None) -> None:
         self._strategy = strategy
         self._model = model
         trainable = KerasTrainable(model, strategy.workers.index, reads_optimizer=True)
         self._trainable = trainable
-        self._recipe = state_of(trainable, KerasUpdater(model.optimizer)).recipe
+        updater = KerasUpdater(model.optimizer)
+        self._recipe = state_of(trainable, updater).recipe
         self._layers = len(model.non_trainable_variables)
         self._known: tuple[Values, TrainState] | None = None
         self._has_begun = False
-        self._step = strategy.engine.build(trainable)
+        self._tables = tables
+        if tables is None:
+            self._step = strategy.engine.build(trainable)
+        else:
+            rows = tables.for_training()
+            self._recipe = replace(self._recipe, tables=rows)
+            with_rows = RowsOfTrainable(trainable, rows.stacks, updater.init([]))
+            self._rows = RowSteps(strategy.engine, with_rows)
+            self._step = self._rows.dense
 
     @property
     def log_names(self) -> list[str]:
@@ -117,6 +131,10 @@ class ResidenceHere:
         made: list[tuple[TrainState, Metrics]] = []
         given = values
         state = self._entered(values)
+        ids: list[Any] = []
+        if self._tables is not None and state.recipe.tables is not None:
+            self._tables.follow(state.recipe.tables, values[2])
+            batch, ids = self._rows.bring(state, batch)
         try:
             # Ctrl-C is noticed between two instructions: this is one, and what the step has made of the values whose
             # memory it took over is in the list when it is over.
@@ -125,7 +143,9 @@ class ResidenceHere:
             for state, _ in made:
                 given = self._left(state)
                 self._known = given, state
-        _, metrics = self._strategy.engine.replicas.settle(made[0])
+        state, metrics = self._strategy.engine.replicas.settle(made[0])
+        if self._tables is not None:
+            metrics = self._rows.update(state, ids, metrics)
         return metrics, given
 
     def _entered(self, values: Values) -> TrainState:

@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 
+from stratagem.errors import StrategyError
 from stratagem.keras.adopted import AdoptedModel
 from stratagem.keras.arguments import named_arguments
+from stratagem.keras.model_tables import ModelTables
 
 WRITERS = ("save", "save_weights", "export")
 """The methods of a model that write files."""
@@ -26,6 +29,9 @@ def save(adopted: AdoptedModel, name: str, /, *args: Any, **kwargs: Any) -> Any:
     files = strategy.workers.files
     named = named_arguments(name, model, args, kwargs)
     path = named.get("filepath")
+    tables = adopted.tables()
+    if tables is not None:
+        write = partial(_write_with_rows, tables, name, write, path)
     if files is None or not isinstance(path, str | os.PathLike):
         return write(model, *args, **kwargs)
     adopted.agree()  # or what is saved would be older than what is evaluated
@@ -36,6 +42,49 @@ def save(adopted: AdoptedModel, name: str, /, *args: Any, **kwargs: Any) -> Any:
     if not is_written and strategy.feed.takes_turns:
         adopted.take_over(path)
     return None
+
+
+def load_weights(adopted: AdoptedModel, /, *args: Any, **kwargs: Any) -> Any:
+    """Load weights, and the rows of tables that were saved with them.
+
+    Raises:
+        StrategyError: The file has rows that can be had with all of the model only.
+    """
+    model, tables = adopted.model, adopted.tables()
+    if tables is None:
+        return type(model).load_weights(model, *args, **kwargs)
+    path = os.fspath(named_arguments("load_weights", model, args, kwargs)["filepath"])
+    if path.endswith(".keras"):
+        raise StrategyError(
+            f"load_weights was given {path}, which has the rows of embeddings where only keras.models.load_model reads them: "
+            "use that in strategy.scope(), or a file that save_weights has written"
+        )
+    told = type(model).load_weights(model, *args, **kwargs)
+    tables.load(path)
+    return told
+
+
+def _write_with_rows(
+    tables: ModelTables, name: str, write: Callable[..., Any], path: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Write a model whose rows are to be written too: in the same file by Keras, or in files beside it.
+
+    Raises:
+        StrategyError: Nobody could read them from such a file.
+    """
+    if name == "export" or not isinstance(path, str | os.PathLike):
+        raise StrategyError(
+            f"{name} cannot write the rows of sg.keras.Embedding: save the model to a .keras file"
+        )
+    if name == "save" and not os.fspath(path).endswith(".keras"):
+        raise StrategyError(
+            f"the model is to be saved to {path}, and the rows of sg.keras.Embedding are kept in .keras files only: choose "
+            "such a name"
+        )
+    written = write(*args, **kwargs)
+    if name == "save_weights":
+        tables.export(os.fspath(path))
+    return written
 
 
 def _is_one_file(model: Any, name: str, named: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from stratagem.errors import StratagemError, StrategyError
 from stratagem.keras.control import Control, Controlled
+from stratagem.keras.model_tables import ModelTables
 from stratagem.keras.random_state import draw_as_chief, packed, restore, seed
 from stratagem.keras.residence import ORDER, Values, stop_with_chief
 from stratagem.keras.scaling import is_scaling, unscaled
@@ -21,7 +22,8 @@ from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
 from stratagem.parameters.agreements import END, Label
 from stratagem.strategies.base import Strategy
-from stratagem.waist import Arrays, Metrics, TrainState, state_of
+from stratagem.strategies.row_trainable import RowsOfTrainable
+from stratagem.waist import Arrays, Metrics, Trainable, TrainState, state_of
 
 _OF_SERVERS = ("global_step", "dropped", "lost_updates", "staleness")
 """What a step tells beside what the model does."""
@@ -35,9 +37,10 @@ class ResidenceOnServers:
     Args:
         strategy: The strategy.
         model: The model, built and compiled.
+        tables: Its tables, if it has some.
     """
 
-    def __init__(self, strategy: Strategy, model: Any) -> None:
+    def __init__(self, strategy: Strategy, model: Any, tables: ModelTables | None = None) -> None:
         self._strategy = strategy
         self._model = model
         self._trainable = KerasTrainable(
@@ -59,7 +62,11 @@ class ResidenceOnServers:
         self._agreed: Label | None = None
         self._rates: dict[int, Any] = {}
         self._has_warned = False
-        self._step = strategy.engine.build(self._controlled)
+        self._rows = None if tables is None else tables.for_training()
+        trained: Trainable = self._controlled
+        if self._rows is not None:
+            trained = RowsOfTrainable(self._controlled, self._rows.stacks, [])
+        self._step = strategy.engine.build(trained)
 
     @property
     def log_names(self) -> list[str]:
@@ -96,7 +103,8 @@ class ResidenceOnServers:
         self._epochs, self._has_ended = 0, False
         if self._state is None:
             fresh = state_of(self._controlled, self._updater)
-            self._state = self._strategy.engine.lay_out(fresh)
+            recipe = replace(fresh.recipe, tables=self._rows)
+            self._state = self._strategy.engine.lay_out(replace(fresh, recipe=recipe))
         else:
             self._take_edits(self._from_variables())
             if not self._strategy.feed.takes_turns:
@@ -271,8 +279,18 @@ class ResidenceOnServers:
         for place, new in slots.items():
             if np.ndim(new) == 0:
                 self._rates[place] = new
+                self._warn_of_rates()
         self._assign(params, slots, None, shared)
         return True
+
+    def _warn_of_rates(self) -> None:
+        if self._rows is not None and not self._has_warned:
+            _log.warning(
+                "a hyperparameter of the optimizer of %s was changed, which has no effect on the rows of its embeddings on the "
+                "parameter servers: a schedule, such as keras.optimizers.schedules.ExponentialDecay, has",
+                self._model.name,
+            )
+            self._has_warned = True
 
     def _assign(
         self,

@@ -15,6 +15,8 @@ from keras.src.backend import StatelessScope
 from keras.src.utils.python_utils import pythonify_logs
 
 from stratagem.errors import StrategyError
+from stratagem.keras.embedding import embeddings_of
+from stratagem.keras.probes import Probes
 from stratagem.waist import Arrays, Kind, Metrics
 from stratagem.waist.interfaces import natural_kind
 
@@ -46,6 +48,7 @@ class KerasTrainable:
             _APART * worker % 2**32 if variable.path.endswith("seed_generator_state") else 0
             for variable in others
         ]
+        self._probes = Probes(embeddings_of(model))
         self.log_names: list[str] = []
         """What `train_step` tells, once it has been traced."""
         self._touched: set[str] = set()
@@ -68,9 +71,9 @@ class KerasTrainable:
             optimizer = [
                 jnp.zeros(variable.shape, variable.dtype) for variable in self._model.optimizer.variables
             ]
-        with self._kept_gradients() as kept:
+        with self._probes.along(self._model, params) as (given, own_places), self._kept_gradients() as kept:
             logs, (_, after, _, measured) = self._model.train_step(
-                (params, self._moved(others, 1), optimizer, metrics), batch
+                (given, self._moved(others, 1), optimizer, metrics), batch
             )
         if len(kept) != 1:
             raise StrategyError(
@@ -82,10 +85,11 @@ class KerasTrainable:
         logs = {name: jnp.asarray(value, jnp.float32) for name, value in flattened(logs).items()}
         self.log_names = list(logs)
         loss = logs.get("loss", jnp.float32(jnp.nan))
-        grads = [
+        all_grads = [
             jnp.zeros_like(param) if grad is None else grad
-            for param, grad in zip(params, kept[0], strict=True)
+            for param, grad in zip(given, kept[0], strict=True)
         ]
+        grads = [all_grads[place] for place in own_places]
         return (loss, [*self._moved(after, -1), *measured], logs), grads
 
     def report(self, state: Arrays) -> Metrics:

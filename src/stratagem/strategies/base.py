@@ -52,6 +52,8 @@ class Strategy(RefusesTensorFlowNames):
 
     jobs: ClassVar[frozenset[str]] = ALONE
     """The jobs of a cluster whose tasks it trains one model with."""
+    tables_above: int | None = None
+    """Embeddings of Keras's that have more bytes are tables; `None`: only those that are made as such."""
 
     def __init__(
         self,
@@ -149,6 +151,24 @@ class Strategy(RefusesTensorFlowNames):
         """Who gets which rows."""
         return self._feed
 
+    def new_tables(self, tables: Sequence[Table], optimizer: Any) -> RowSource:
+        """The rows of tables that are to be trained with a state that is laid out next.
+
+        Args:
+            tables: The tables.
+            optimizer: That of tables that bring none.
+
+        Raises:
+            StrategyError: This strategy cannot train tables.
+        """
+        if not isinstance(self._engine, KeepsTables):
+            raise StrategyError(
+                f"{type(self).__name__} cannot train tables row by row as it is used here: train them under "
+                "ParameterServerStrategy with replication='between-graph', or in one process under OneDeviceStrategy, "
+                "MirroredStrategy or CentralStorageStrategy"
+            )
+        return self._engine.tables(tables, optimizer)
+
     # Training.
 
     def init(
@@ -189,13 +209,7 @@ class Strategy(RefusesTensorFlowNames):
             )
         state = new_state(params, optimizer, ema_decay, seed)
         if tables:
-            if not isinstance(self._engine, KeepsTables):
-                raise StrategyError(
-                    f"{type(self).__name__} cannot train tables row by row as it is used here: train them under "
-                    "ParameterServerStrategy with replication='between-graph', or in one process under OneDeviceStrategy, "
-                    "MirroredStrategy or CentralStorageStrategy"
-                )
-            rows = self._engine.tables(tables, optimizer)
+            rows = self.new_tables(tables, optimizer)
             state = replace(state, recipe=replace(state.recipe, tables=rows))
         return self._laid_out(state)
 

@@ -60,6 +60,16 @@ class LocalRows(PlannedRows):
         store = self.stores[stack]
         return (store.page(start, size) for start in range(0, store.end, size))
 
+    def clear(self) -> None:
+        """Have no rows, and go on from the step and the shared state of the optimizer."""
+        before, self.stores = self.stores, self._new_stores()
+        for old, new in zip(before, self.stores, strict=True):
+            new.step, new.scalars = old.step, old.scalars
+
+    def put(self, stack: int, ids: Array, values: Array) -> None:
+        """Give rows of a stack values from elsewhere."""
+        self.stores[stack].put(ids, values)
+
 
 def _store(stack: Stack, update: RowUpdate) -> RowStore:
     programs = RowPrograms(*(_compiled(function) for function in (update.first, update.update)))

@@ -53,6 +53,8 @@ class ParameterServerStrategy(Strategy):
             run` makes a directory for the run; with neither, there are none.
         snapshot_secs: Seconds from cut to cut.
         rejoin_timeout: Seconds for which a lost worker or server may come back.
+        tables_above: A `keras.layers.Embedding` of more bytes, made in the strategy's scope, is a table: its rows are
+            trained one by one. `None`: none is.
 
     Example:
         >>> strategy = ParameterServerStrategy(update=Sync())
@@ -75,9 +77,12 @@ class ParameterServerStrategy(Strategy):
         snapshot_dir: str | None = None,
         snapshot_secs: float = 60,
         rejoin_timeout: float = 60,
+        tables_above: int | None = None,
     ) -> None:
         rule = Async() if update is None else update
         _check(rule, replication, snapshot_secs, rejoin_timeout, devices_per_worker)
+        _check_tables_above(tables_above, replication)
+        self.tables_above = tables_above
         own = resolve_cluster()
         if own is not None and is_evaluator(own):
             super().__init__(*evaluator_parts(own, Replicas.named(None)))
@@ -203,6 +208,19 @@ def _check(
             raise StrategyError(f"{name} is {value!r}; give a number of seconds above 0")
     if devices is not None and (not isinstance(devices, int) or devices < 1):
         raise StrategyError(f"devices_per_worker is {devices!r}; give a whole number of at least 1, or None")
+
+
+def _check_tables_above(tables_above: object, replication: str) -> None:
+    if tables_above is None:
+        return
+    if not isinstance(tables_above, int) or isinstance(tables_above, bool) or tables_above < 0:
+        raise StrategyError(
+            f"tables_above is {tables_above!r}; give a number of bytes of at least 0, or None"
+        )
+    if replication == "in-graph":
+        raise StrategyError(
+            "tables_above was given with replication='in-graph', which trains no tables: use between-graph"
+        )
 
 
 def _serve(config: ClusterConfig) -> None:

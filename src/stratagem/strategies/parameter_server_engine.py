@@ -21,7 +21,7 @@ from stratagem.strategies.engines import Step
 from stratagem.strategies.parameter_age import Age
 from stratagem.strategies.replicas import Lookahead, Replicas
 from stratagem.strategies.row_steps import placed
-from stratagem.strategies.row_trainable import ROW_GRADIENTS, RowTrainable
+from stratagem.strategies.row_trainable import ROW_GRADIENTS, LooksUpRows
 from stratagem.strategies.rows import count_rows
 from stratagem.strategies.served_gradients import served_gradients
 from stratagem.strategies.served_rows import ServedRows
@@ -89,7 +89,7 @@ class ParameterServerEngine:
             rows = count_rows(batch, of_nothing=0)
             others, own, gradients, commons = state.flat_state, {}, model.nothing, []
             tables = following = of_tables = None
-            if isinstance(trainable, RowTrainable):
+            if isinstance(trainable, LooksUpRows):
                 tables = model.tables_of(trainable)
                 ahead = None if replicas.lookahead is None else replicas.lookahead.after(batch)
                 following = tables.following(state.flat_params, ahead)
@@ -217,7 +217,7 @@ class _Served:
         self.form: TrainState = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
         self.compiled: dict[Step, Callable[..., Any]] = {}
         self._source = state.recipe.tables
-        self._tables: dict[RowTrainable, ServedRows] = {}
+        self._tables: dict[LooksUpRows, ServedRows] = {}
         self._closing: list[Callable[[], object]] = []
         self.nothing: list[list[Any]] = [[] for _ in plan.parts]
         self.push: Callable[[Contribution], Outcome] = self._push_on if overlaps else client.push
@@ -225,7 +225,7 @@ class _Served:
         self.age = Age()
         self.is_closed = False
 
-    def tables_of(self, trainable: RowTrainable) -> ServedRows:
+    def tables_of(self, trainable: LooksUpRows) -> ServedRows:
         """The rows that the steps of a loss function need."""
         if trainable not in self._tables:
             source: ServerRows = self._source  # type: ignore[assignment]

@@ -10,25 +10,57 @@ from stratagem.runtime.wire.arrays import Array
 from stratagem.strategies.engines import Engine, Step
 from stratagem.strategies.local_rows import LocalRows
 from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.row_trainable import ROW_GRADIENTS, RowBatch, RowTrainable
+from stratagem.strategies.row_trainable import ROW_GRADIENTS, LooksUpRows
 from stratagem.strategies.rows import count_rows
+from stratagem.tables.row_function import RowBatch
 from stratagem.tables.stacks import padded
 from stratagem.waist import Metrics, TrainState
 
 
-def row_step(engine: Engine, trainable: RowTrainable) -> Step:
+class RowSteps:
+    """The parts of a step of an engine that has its variables in this process, for a model with tables as well.
+
+    Args:
+        engine: The engine.
+        trainable: The model.
+
+    Attributes:
+        dense: Trains the variables on a batch and its rows; the gradients of these are among its metrics.
+    """
+
+    def __init__(self, engine: Engine, trainable: LooksUpRows) -> None:
+        self.dense = engine.build(trainable)  # type: ignore[arg-type]  # a `Trainable` too
+        self._trainable = trainable
+        self._replicas = engine.replicas
+
+    def bring(self, state: TrainState, batch: Any) -> tuple[RowBatch, list[Array]]:
+        """A batch of the host with the rows that it needs, and their ids."""
+        needed = self._trainable.needed(state.flat_params, batch, lambda: state.rng)
+        stores = _tables(state).stores
+        rows = [padded(store.read(ids)) for store, ids in zip(stores, needed.ids, strict=True)]
+        return placed(self._replicas, batch, rows, needed.places), needed.ids
+
+    def update(self, state: TrainState, ids: Sequence[Array], metrics: Metrics) -> Metrics:
+        """Update the rows of these ids; the other metrics."""
+        others = {name: value for name, value in metrics.items() if name != ROW_GRADIENTS}
+        for store, own, gradients in zip(_tables(state).stores, ids, metrics[ROW_GRADIENTS], strict=True):
+            store.update(own, np.asarray(gradients)[: len(own)], store.step + 1)
+        return others
+
+
+def _tables(state: TrainState) -> LocalRows:
+    tables: LocalRows = state.recipe.tables  # type: ignore[assignment]
+    return tables
+
+
+def row_step(engine: Engine, trainable: LooksUpRows) -> Step:
     """The step of an engine that has its variables in this process, for a model with tables as well."""
-    dense, replicas = engine.build(trainable), engine.replicas
+    steps = RowSteps(engine, trainable)
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-        tables: LocalRows = state.recipe.tables  # type: ignore[assignment]
-        needed = trainable.needed(state.flat_params, batch, lambda: state.rng)
-        rows = [padded(store.read(ids)) for store, ids in zip(tables.stores, needed.ids, strict=True)]
-        after, metrics = dense(state, placed(replicas, batch, rows, needed.places))
-        gradients = metrics.pop(ROW_GRADIENTS)
-        for store, ids, own in zip(tables.stores, needed.ids, gradients, strict=True):
-            store.update(ids, np.asarray(own)[: len(ids)], store.step + 1)
-        return after, metrics
+        given, ids = steps.bring(state, batch)
+        after, metrics = steps.dense(state, given)
+        return after, steps.update(after, ids, metrics)
 
     return step
 

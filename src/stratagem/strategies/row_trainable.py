@@ -1,14 +1,15 @@
-"""Loss functions over tables: `loss_fn(params, batch, rows)`, which may also ask for `rng`, as a `Trainable`."""
+"""Trainables over tables: loss functions `loss_fn(params, batch, rows)`, and those of libraries that look rows up."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.tree_util import PyTreeDef
 
-from stratagem.tables.lookups import TracedLoss, spec
-from stratagem.tables.stacks import BatchReader, BatchRows, Stack
-from stratagem.waist import Arrays, Metrics
+from stratagem.tables.row_function import RowBatch, RowFunction
+from stratagem.tables.stacks import BatchRows, Stack
+from stratagem.waist import Arrays, Kind, Metrics, Trainable
 from stratagem.waist.arguments import check_takes
 from stratagem.waist.functions import LossFunction
 from stratagem.waist.returned import checked_loss
@@ -20,22 +21,41 @@ _FORM = (
 )
 
 
-class RowBatch(NamedTuple):
-    """A batch, with the rows that it needs.
+class LooksUpRows(ABC):
+    """What a `Trainable` over tables is too: before a step it tells which rows a batch needs, to be made a `RowBatch`."""
 
-    Attributes:
-        batch: The user's batch.
-        rows: For each stack, the rows.
-        places: For each look-up, where its rows are among these.
-    """
+    @abstractmethod
+    def needed_early(self, params: Arrays, batch: Any) -> BatchRows | None:
+        """The rows that a batch on the host needs; `None` if that depends on the key of its step.
 
-    batch: Any
-    rows: list[Any]
-    places: list[Any]
+        Args:
+            params: The parameters, or their shapes.
+            batch: The batch.
+
+        Raises:
+            DataError: An id is not of its table.
+            StrategyError: Rows are looked up where that is not known beforehand.
+        """
+
+    @abstractmethod
+    def needed(self, params: Arrays, batch: Any, rng: Callable[[], jax.Array]) -> BatchRows:
+        """The same, whatever it depends on.
+
+        Args:
+            params: The parameters, or their shapes.
+            batch: The batch.
+            rng: Makes the key of the step.
+        """
+
+    @abstractmethod
+    def loss_and_grad(
+        self, params: Arrays, state: Arrays, batch: RowBatch, rng: jax.Array
+    ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
+        """See `Trainable`; the gradients of rows are among the metrics."""
 
 
-class RowTrainable(LossFunction):
-    """A loss function of (parameters, batch, rows). Batches that it is trained on are `RowBatch`es.
+class RowTrainable(LossFunction, LooksUpRows):
+    """A loss function of (parameters, batch, rows).
 
     Args:
         tree: The structure of the parameters.
@@ -47,67 +67,26 @@ class RowTrainable(LossFunction):
         super().__init__(tree)
         wants_rng = check_takes("loss_fn", loss_fn, _FORM, 3, by_name="rng")
 
-        def loss(params: Any, batch: Any, rows: Any, rng: jax.Array) -> Any:
+        def loss(flat: Arrays, batch: Any, rows: Any, rng: jax.Array) -> Any:
+            params = jax.tree.unflatten(tree, flat)
             return checked_loss(
                 loss_fn(params, batch, rows, rng=rng) if wants_rng else loss_fn(params, batch, rows)
             )
 
-        self._loss = loss
-        self._tables = [table for stack in stacks for table in stack.tables]
-        self._reader = BatchReader(stacks)
-        self._traced: dict[Any, TracedLoss] = {}
+        self._loss = RowFunction(loss, stacks)
 
     def needed_early(self, params: Arrays, batch: Any) -> BatchRows | None:
-        """The rows that a batch on the host needs; `None` if that depends on the key of its step.
-
-        Args:
-            params: The parameters, or their shapes.
-            batch: The batch.
-
-        Raises:
-            DataError: An id is not of its table.
-            StrategyError: The loss function looks rows up where that is not known beforehand.
-        """
-        traced = self._traced_for(params, batch)
-        if traced.needs_rng:
-            return None
-        return self._reader.rows(traced.lookups, traced.ids(batch, lambda: jax.random.key(0)))
+        """See `LooksUpRows`."""
+        return self._loss.needed_early(params, batch)
 
     def needed(self, params: Arrays, batch: Any, rng: Callable[[], jax.Array]) -> BatchRows:
-        """The rows that a batch on the host needs.
-
-        Args:
-            params: The parameters, or their shapes.
-            batch: The batch.
-            rng: Makes the key of the step.
-
-        Raises:
-            DataError: An id is not of its table.
-            StrategyError: The loss function looks rows up where that is not known beforehand.
-        """
-        traced = self._traced_for(params, batch)
-        return self._reader.rows(traced.lookups, traced.ids(batch, rng))
-
-    def _traced_for(self, params: Arrays, batch: Any) -> TracedLoss:
-        leaves, tree = jax.tree.flatten(batch)
-        # As they are, since to ask JAX what it makes of every type takes longer than all else here.
-        form = (
-            tree,
-            *[(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves],
-        )
-        known = self._traced.get(form)
-        if known is None:
-            narrow = (tree, *map(spec, leaves))
-            if narrow not in self._traced:
-                whole = jax.tree.unflatten(self._tree, params)
-                self._traced[narrow] = TracedLoss(self._loss, self._tables, whole, batch)
-            known = self._traced[form] = self._traced[narrow]
-        return known
+        """See `LooksUpRows`."""
+        return self._loss.needed(params, batch, rng)
 
     def loss_and_grad(
         self, params: Arrays, state: Arrays, batch: RowBatch, rng: jax.Array
     ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
-        """See `Trainable`; the gradients of rows are among the metrics."""
+        """See `LooksUpRows`."""
 
         def loss_of(flat: Arrays, rows: list[Any]) -> tuple[jax.Array, Metrics]:
             return self._call(flat, batch._replace(rows=rows), rng)
@@ -118,7 +97,72 @@ class RowTrainable(LossFunction):
         return (loss, state, {**metrics, ROW_GRADIENTS: of_rows}), grads
 
     def _call(self, flat: Arrays, batch: RowBatch, rng: jax.Array) -> tuple[jax.Array, Metrics]:
-        traced = self._traced_for(flat, batch.batch)
-        params, rows = jax.tree.unflatten(self._tree, flat), self._reader.by_table(batch.rows)
-        returned: tuple[jax.Array, Metrics] = traced.loss(params, batch.batch, rng, rows, batch.places)
+        returned: tuple[jax.Array, Metrics] = self._loss(flat, batch, rng)
         return returned
+
+
+class RowsOfTrainable(LooksUpRows):
+    """A trainable whose `loss_and_grad` looks rows up by itself, and differentiates with respect to their probes.
+
+    Args:
+        trainable: The trainable.
+        stacks: The tables.
+        opt_state: What it is given of the optimizer's state, if it reads that.
+    """
+
+    def __init__(self, trainable: Trainable, stacks: Sequence[Stack], opt_state: Arrays) -> None:
+        self._trainable = trainable
+        self.reads_optimizer = trainable.reads_optimizer
+        params, state = trainable.init()
+        self._form = jax.eval_shape(lambda: (params, [*state, *(opt_state if self.reads_optimizer else [])]))
+
+        def loss_and_grad(values: Any, batch: Any, _: Any, rng: jax.Array) -> Any:
+            params, state = values
+            return trainable.loss_and_grad(params, state, batch, rng)
+
+        self._function = RowFunction(loss_and_grad, stacks)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """See `Trainable`."""
+        return self._trainable.names
+
+    @property
+    def kinds(self) -> Sequence[Kind] | None:
+        """See `Trainable`."""
+        return self._trainable.kinds
+
+    def init(self) -> tuple[Arrays, Arrays]:
+        """See `Trainable`."""
+        return self._trainable.init()
+
+    def needed_early(self, params: Arrays, batch: Any) -> BatchRows | None:
+        """See `LooksUpRows`."""
+        return self._function.needed_early(self._form, batch)
+
+    def needed(self, params: Arrays, batch: Any, rng: Callable[[], jax.Array]) -> BatchRows:
+        """See `LooksUpRows`."""
+        return self._function.needed(self._form, batch, rng)
+
+    def loss_and_grad(
+        self, params: Arrays, state: Arrays, batch: RowBatch, rng: jax.Array
+    ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
+        """See `LooksUpRows`."""
+        ((loss, after, metrics), grads), of_rows = self._function.with_gradients((params, state), batch, rng)
+        return (loss, after, {**metrics, ROW_GRADIENTS: of_rows}), grads
+
+    def report(self, state: Arrays) -> Metrics:
+        """See `Trainable`."""
+        return self._trainable.report(state)
+
+    def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
+        """See `Trainable`."""
+        return self._trainable.evaluate(params, state, batch)
+
+    def predict(self, params: Arrays, state: Arrays, batch: Any) -> Any:
+        """See `Trainable`."""
+        return self._trainable.predict(params, state, batch)
+
+    def commit(self, params: Arrays, state: Arrays) -> None:
+        """See `Trainable`."""
+        self._trainable.commit(params, state)

@@ -11,7 +11,7 @@ from stratagem.errors import DataError, StrategyError
 from stratagem.parameters.planning import Pieces
 from stratagem.parameters.server_rows import ServerRows
 from stratagem.runtime.wire.arrays import Array
-from stratagem.strategies.row_trainable import RowTrainable
+from stratagem.strategies.row_trainable import LooksUpRows
 from stratagem.strategies.rows import count_rows
 from stratagem.tables.owners import Division
 from stratagem.tables.stacks import BatchRows, padded_size
@@ -61,7 +61,7 @@ class ServedRows:
         trainable: Knows which rows a batch needs.
     """
 
-    def __init__(self, source: ServerRows, trainable: RowTrainable) -> None:
+    def __init__(self, source: ServerRows, trainable: LooksUpRows) -> None:
         self._source = source
         self._trainable = trainable
         self._following: RowsOfBatch | None = None

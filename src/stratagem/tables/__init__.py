@@ -3,7 +3,8 @@
 A map, from the outside in:
 
     table                a table, as the user describes it
-    lookups              which rows a loss function looks up, known before it is computed
+    row_function         a function that looks rows up: which rows a batch needs, and what it makes of them
+    lookups              where a function looks rows up, known before it is computed
     stacks               tables that are kept together, and which rows of them a batch needs
     row_source, view     where the rows of a model's tables are; one table, looked at
     owners, merging      which server has which ids; the gradients of several pushes as one

@@ -6,6 +6,7 @@ its ids is cut out of it, and when the trace is computed, the rows that were bro
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -21,7 +22,7 @@ from jax.extend.core import (
     jaxpr_as_fun,
     jaxprs_in_params,
 )
-from jax.interpreters import ad, batching
+from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
 from stratagem.errors import DataError, StrategyError
@@ -33,24 +34,83 @@ Loss: TypeAlias = Callable[[Any, Any, Mapping[str, Callable[[Any], Any]], jax.Ar
 """`loss(params, batch, rows, rng)`, in which `rows[name](ids)` looks rows up."""
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 _WIDE = np.dtype(np.int64)
-_lookup = Primitive("table_lookup")
-_lookup.def_abstract_eval(
-    lambda ids, *, table, dim, dtype: jax.core.ShapedArray((*ids.shape, dim), np.dtype(dtype))
+_KEPT = {"convert_element_type", "copy", "squeeze", "expand_dims", "reshape", "broadcast_in_dim"}
+"""What leaves the numbers of an array as they are, in their order, where their count stays the same."""
+
+
+def _rows_like(ids: Any, *_: Any, table: str, dim: int, dtype: str) -> jax.core.ShapedArray:
+    return jax.core.ShapedArray((*ids.shape, dim), np.dtype(dtype))
+
+
+def _never_computed(*_: Any, table: str, **__: Any) -> Any:
+    raise StrategyError(
+        f"rows of table {table!r} are looked up outside of what a strategy trains or evaluates: make the model in "
+        "strategy.scope(), or give it to strategy.adopt(model)"
+    )
+
+
+def _primitive(name: str, abstract: Callable[..., Any]) -> Primitive:
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(abstract)
+    primitive.def_impl(_never_computed)
+    mlir.register_lowering(primitive, _never_computed)
+    return primitive
+
+
+_lookup = _primitive("table_lookup", _rows_like)
+# Of a function that differentiates by itself, gradients of rows are what comes back to its look-ups. They come to a
+# probe, a number that is added to all rows as far as derivatives go.
+_tangent = _primitive("table_lookup_tangent", _rows_like)
+_gradient = _primitive(
+    "table_gradient", lambda ids, rows, *, table, dim, dtype: jax.core.ShapedArray((), np.dtype(dtype))
 )
+_OWN = (_lookup, _tangent, _gradient)
 
 
-def _batched(arguments: Sequence[Any], dimensions: Sequence[int], **params: Any) -> tuple[Any, int]:
-    return _lookup.bind(jnp.moveaxis(arguments[0], dimensions[0], 0), **params), 0
+def _batched(arguments: Sequence[Any], dimensions: Sequence[Any], **params: Any) -> tuple[Any, int]:
+    ids, *probe = arguments
+    return _lookup.bind(jnp.moveaxis(ids, dimensions[0], 0), *probe, **params), 0
 
 
-def _differentiated(arguments: Sequence[Any], _: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-    """Within a loss function, rows are constants: no id has a derivative."""
+def _differentiated(arguments: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    """Rows are constants, and no id has a derivative: only a probe has."""
     rows = _lookup.bind(*arguments, **params)
-    return rows, ad.Zero(jax.typeof(rows).to_tangent_aval())
+    if len(tangents) == 1 or isinstance(tangents[1], ad.Zero):
+        return rows, ad.Zero(jax.typeof(rows).to_tangent_aval())
+    return rows, _tangent.bind(arguments[0], tangents[1], **params)
+
+
+def _transposed(rows: Any, ids: Any, _: Any, **params: Any) -> tuple[None, Any]:
+    return None, None if isinstance(rows, ad.Zero) else _gradient.bind(ids, rows, **params)
 
 
 batching.primitive_batchers[_lookup] = _batched
 ad.primitive_jvps[_lookup] = _differentiated
+ad.primitive_transposes[_tangent] = _transposed
+
+
+def look_up(table: Table, ids: Any, probe: Any = None) -> Any:
+    """Rows of a table, in a function that is being traced.
+
+    Args:
+        table: The table.
+        ids: Integers of any shape.
+        probe: A number of the table's type. A function that differentiates with respect to it, within, lets
+            `TracedLoss` know the gradients of these rows.
+
+    Raises:
+        StrategyError: The ids are no integers.
+    """
+    if not isinstance(ids, jax.Array):
+        _check_narrow(ids)
+    ids = jnp.asarray(ids)
+    if not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise StrategyError(
+            f"table {table.name!r} was asked for ids of type {ids.dtype}{list(ids.shape)}; ids are integers: cast them "
+            "where that is meant"
+        )
+    probes = () if probe is None else (probe,)
+    return _lookup.bind(ids, *probes, table=table.name, dim=table.dim, dtype=table.dtype)
 
 
 class _Rows(Mapping[str, Callable[[Any], Any]]):
@@ -66,19 +126,7 @@ class _Rows(Mapping[str, Callable[[Any], Any]]):
                 f"the loss function looks rows up in {name!r}, and init was given the tables {list(self._tables)}: "
                 f"give it tables=[..., sg.Table({name!r}, ...)] too"
             )
-
-        def look_up(ids: Any) -> Any:
-            if not isinstance(ids, jax.Array):
-                _check_narrow(ids)
-            ids = jnp.asarray(ids)
-            if not jnp.issubdtype(ids.dtype, jnp.integer):
-                raise StrategyError(
-                    f"table {name!r} was asked for ids of type {ids.dtype}{list(ids.shape)}; ids are integers: cast them "
-                    "where that is meant"
-                )
-            return _lookup.bind(ids, table=name, dim=table.dim, dtype=table.dtype)
-
-        return look_up
+        return partial(look_up, table)
 
     def __contains__(self, name: object) -> bool:
         return name in self._tables
@@ -98,11 +146,13 @@ class Lookup:
         table: The table's name.
         leaf: Which leaf of the batch the ids are; `None` if they are computed.
         where: What the ids are called in messages.
+        shape: The shape of the ids.
     """
 
     table: str
     leaf: int | None
     where: str
+    shape: tuple[int, ...]
 
 
 class TracedLoss:
@@ -138,22 +188,37 @@ class TracedLoss:
         first = len(jax.tree.leaves(params))
         invars = self._jaxpr.jaxpr.invars
         leaves = {var: place for place, var in enumerate(invars[first : first + len(names)])}
-        equations = [each for each in self._jaxpr.jaxpr.eqns if each.primitive is _lookup]
-        # What was looked up becomes an input like any other.
-        given = [*invars, *(equation.outvars[0] for equation in equations)]
-        others = [each for each in self._jaxpr.jaxpr.eqns if each.primitive is not _lookup]
-        self._with_rows = ClosedJaxpr(
-            self._jaxpr.jaxpr.replace(invars=given, eqns=others), self._jaxpr.consts
-        )
+        jaxpr = self._jaxpr.jaxpr
+        equations = [each for each in jaxpr.eqns if each.primitive is _lookup]
+        gradients = [each for each in jaxpr.eqns if each.primitive is _gradient]
+        # What was looked up becomes an input like any other, and so does what came to probes; what came to look-ups
+        # becomes an output.
+        given = [*invars, *(each.outvars[0] for each in (*equations, *gradients))]
+        others = [each for each in jaxpr.eqns if each.primitive not in _OWN]
+        outvars = [*jaxpr.outvars, *(each.invars[1] for each in gradients)]
+        # The names of inputs and outputs, for messages, are of others now.
+        names_lost = jaxpr.debug_info.with_unknown_names()
+        with_rows = jaxpr.replace(invars=given, outvars=outvars, eqns=others, debug_info=names_lost)
+        self._with_rows = ClosedJaxpr(with_rows, self._jaxpr.consts)
+        self._looked_up = len(equations)
         self.lookups: list[Lookup] = []
         computed: list[Atom] = []
-        for equation in equations:
+        sites: list[tuple[str, Atom]] = []
+        makers = {var: each for each in jaxpr.eqns for var in each.outvars}
+        for equation in (*equations, *gradients):
             ids, table = equation.invars[0], str(equation.params["table"])
-            leaf = None if isinstance(ids, Literal) else leaves.get(ids)
+            if equation.primitive is _gradient and (table, ids) in sites:
+                continue
+            sites.append((table, ids))
+            leaf = leaves.get(_origin(ids, makers))
+            if leaf is not None and not jnp.issubdtype(invars[first + leaf].aval.dtype, jnp.integer):
+                leaf = None
             if leaf is None:
                 computed.append(ids)
             where = f"ids computed for table {table!r}" if leaf is None else names[leaf]
-            self.lookups.append(Lookup(table, leaf, where))
+            self.lookups.append(Lookup(table, leaf, where, tuple(ids.aval.shape)))
+        self._gradient_of = [sites.index((str(each.params["table"]), each.invars[0])) for each in gradients]
+        self._probes = [each.outvars[0].aval for each in gradients]
         self._ids, self._read = self._compiled(computed, first, names)
 
     def _compiled(
@@ -202,6 +267,38 @@ class TracedLoss:
             _wide(next(computed) if each.leaf is None else leaves[each.leaf], each) for each in self.lookups
         ]
 
+    def found(self, rows: Mapping[str, Any], places: Sequence[Any]) -> list[Any]:
+        """What every look-up gives; traceable, and differentiable with respect to rows.
+
+        Args:
+            rows: Those that were brought, by table.
+            places: For every look-up, where its rows are among those of its table.
+        """
+        return [
+            jnp.take(rows[each.table], place, axis=0, mode="clip")
+            for each, place in zip(self.lookups, places, strict=True)
+        ]
+
+    def computed(
+        self, params: Any, batch: Any, rng: jax.Array, found: Sequence[Any]
+    ) -> tuple[Any, list[Any]]:
+        """What the function returns, and what has come back to every look-up if it differentiates by itself; traceable.
+
+        Args:
+            params: The parameters.
+            batch: A batch.
+            rng: The key.
+            found: What every look-up gives.
+        """
+        probes = [jnp.zeros(each.shape, each.dtype) for each in self._probes]
+        given = *jax.tree.leaves((params, batch)), rng, *found[: self._looked_up], *probes
+        results = jaxpr_as_fun(self._with_rows)(*given)
+        gradients = [jnp.zeros_like(each) for each in found]
+        count = len(results) - len(self._gradient_of)
+        for number, gradient in zip(self._gradient_of, results[count:], strict=True):
+            gradients[number] += gradient
+        return jax.tree.unflatten(self._tree, results[:count]), gradients
+
     def loss(
         self, params: Any, batch: Any, rng: jax.Array, rows: Mapping[str, Any], places: Sequence[Any]
     ) -> Any:
@@ -214,12 +311,7 @@ class TracedLoss:
             rows: Those that were brought, by table.
             places: For every look-up, where its rows are among those of its table.
         """
-        found = [
-            jnp.take(rows[each.table], place, axis=0, mode="clip")
-            for each, place in zip(self.lookups, places, strict=True)
-        ]
-        results = jaxpr_as_fun(self._with_rows)(*jax.tree.leaves((params, batch)), rng, *found)
-        return jax.tree.unflatten(self._tree, results)
+        return self.computed(params, batch, rng, self.found(rows, places))[0]
 
 
 def spec(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -231,10 +323,24 @@ def spec(leaf: Any) -> jax.ShapeDtypeStruct:
 def _calls_lookup(equation: JaxprEqn) -> bool:
     """Whether there is a look-up in what an operation calls, at any depth."""
     return any(
-        inner.primitive is _lookup or _calls_lookup(inner)
+        inner.primitive in _OWN or _calls_lookup(inner)
         for jaxpr in jaxprs_in_params(equation.params)
         for inner in jaxpr.eqns
     )
+
+
+def _origin(atom: Any, makers: Mapping[Any, JaxprEqn]) -> Any:
+    """What an array is made of by changes of type and shape alone."""
+    while not isinstance(atom, Literal) and (equation := makers.get(atom)) is not None:
+        if equation.primitive.name not in _KEPT:
+            break
+        source: Any = equation.invars[0]
+        if source.aval.size != atom.aval.size:
+            break
+        if jnp.issubdtype(atom.aval.dtype, jnp.integer) and atom.aval.dtype not in (np.int32, np.int64):
+            break  # larger numbers would be others in this type
+        atom = source
+    return None if isinstance(atom, Literal) else atom
 
 
 def _with_open_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -303,8 +409,8 @@ def _check_narrow(leaf: Any) -> None:
 
 def _wide(ids: Any, lookup: Lookup) -> Array:
     array = np.asarray(ids)
-    if array.dtype is _WIDE:
+    if array.dtype is _WIDE and array.shape == lookup.shape:
         return array
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise DataError(f"{lookup.where} has the id {array.max()}; ids are signed 64-bit integers")
-    return array.astype(_WIDE, copy=False)
+    return array.astype(_WIDE, copy=False).reshape(lookup.shape)

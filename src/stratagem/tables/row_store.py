@@ -228,6 +228,19 @@ class RowStore:
             for column, name in zip(self._waiting.columns, ("sightings", "seen"), strict=True):
                 column.array[places] = arrays[name][chosen]
 
+    def put(self, ids: Array, values: Array) -> None:
+        """Give ids values from elsewhere; those that have no row get one, with the slots of a first row.
+
+        Args:
+            ids: The ids, each once.
+            values: Their values.
+        """
+        rows = self._find(ids)
+        unknown = np.flatnonzero(rows < 0)
+        rows[unknown] = self._add(ids[unknown], [])
+        self._values[0].array[rows] = values
+        self._touched.array[rows] = max(self.step, 1)
+
     # Training.
 
     def update(self, ids: Array, gradients: Array, step: int, reader: int | None = None) -> None:

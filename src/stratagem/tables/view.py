@@ -1,6 +1,6 @@
 """A table while it is trained, or after: its rows looked up, iterated over and exported."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from stratagem.errors import DataError, StrategyError
-from stratagem.keep import write_file
+from stratagem.errors import DataError, KeepError, StrategyError
+from stratagem.keep import map_file, write_file
 from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.table import Table
@@ -77,6 +77,16 @@ class TableView:
             if len(ids):
                 yield ids, values
 
+    def put(self, put: Callable[[int, Array, Array], None], ids: Array, values: Array) -> None:
+        """Give rows values from elsewhere.
+
+        Args:
+            put: Does that for ids of a stack.
+            ids: The ids, each once.
+            values: Their values.
+        """
+        put(self._stack, ids + self._offset, values)
+
     def export(self, path: str | PathLike[str]) -> None:
         """Write all rows that have been trained to a safetensors file: `ids`, and `values` in their order.
 
@@ -108,6 +118,37 @@ class TableView:
                 for name, (shape, dtype) in columns.items()
             }
             write_file(path, arrays)
+
+
+def exported_rows(
+    path: str | PathLike[str], table: Table, size: int = _PAGE
+) -> Iterator[tuple[Array, Array]]:
+    """The rows of a table in a file that `export` has written, so many at a time: ids and values.
+
+    Raises:
+        KeepError: The file cannot be read, or has rows of another kind.
+    """
+    arrays = map_file(path)
+    ids, values = arrays.get("ids"), arrays.get("values")
+    if (
+        ids is None
+        or values is None
+        or ids.dtype != np.int64
+        or ids.shape != (len(values),)
+        or (values.shape[1:], values.dtype) != ((table.dim,), np.dtype(table.dtype))
+    ):
+        told = {name: f"{array.dtype}{list(array.shape)}" for name, array in arrays.items()}
+        raise KeepError(
+            f"{path} has {told}; the rows of table {table.name!r} are 'ids' of int64[n] and 'values' of "
+            f"{table.dtype}[n, {table.dim}]"
+        )
+    for start in range(0, len(ids), size):
+        own = np.array(ids[start : start + size])
+        if table.rows is not None and not (own.min() >= 0 and own.max() < table.rows):
+            raise KeepError(
+                f"{path} has ids that are not of table {table.name!r}, which are 0 to {table.rows - 1}"
+            )
+        yield own, np.array(values[start : start + size])
 
 
 def table_view(source: RowSource, name: str) -> TableView:

@@ -31,7 +31,7 @@ def test_ids_are_not_changed_when_they_are_numbered() -> None:
 
 
 def look_up(tables: list[Table], **ids: list[int]) -> Any:
-    lookups = [Lookup(name, 0, f"batch[{name!r}]") for name in ids]
+    lookups = [Lookup(name, 0, f"batch[{name!r}]", np.shape(own)) for name, own in ids.items()]
     return BatchReader(stacked(tables)).rows(lookups, [np.array(own) for own in ids.values()])
 
 

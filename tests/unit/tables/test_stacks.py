@@ -18,7 +18,7 @@ ALIKE = [Table(f"feature {rows}", dim=2, rows=rows, seed=rows) for rows in ROWS]
 
 
 def lookups(*names: str) -> list[Lookup]:
-    return [Lookup(name, 0, f"batch[{name!r}]") for name in names]
+    return [Lookup(name, 0, f"batch[{name!r}]", ()) for name in names]
 
 
 def test_tables_that_differ_in_name_seed_and_rows_are_one_stack() -> None:

@@ -1,0 +1,181 @@
+"""The rows of a model's embeddings: where they are before, while and after it is trained."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import optax
+
+from stratagem.errors import StrategyError
+from stratagem.keep import map_file
+from stratagem.keras.embedding import RowLayer, embeddings_of, put_rows
+from stratagem.keras.row_optimizer import RowOptimizer
+from stratagem.strategies.base import Strategy
+from stratagem.strategies.local_rows import LocalRows
+from stratagem.strategies.replicas import Replicas
+from stratagem.strategies.row_steps import placed
+from stratagem.tables.row_function import RowFunction
+from stratagem.tables.row_source import RowSource
+from stratagem.tables.stacks import padded
+from stratagem.tables.table import Table, check_tables
+from stratagem.tables.view import exported_rows
+from stratagem.waist import Arrays
+
+_FROZEN = optax.set_to_zero()
+
+
+class ModelTables:
+    """The tables of a model that has some.
+
+    Args:
+        strategy: Trains the model.
+        model: The model.
+        layers: Its embeddings by row.
+    """
+
+    def __init__(self, strategy: Strategy, model: Any, layers: Sequence[RowLayer]) -> None:
+        self._strategy = strategy
+        self._model = model
+        self._layers = layers
+        self._rates: list[tuple[int, int, int]] = []
+        check_tables([layer.described for layer in layers])
+
+    def for_training(self) -> RowSource:
+        """The rows, where the strategy trains them, with the values that they have now.
+
+        Raises:
+            StrategyError: They cannot be trained so.
+        """
+        optimizer = self._model.optimizer
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise StrategyError(
+                "the model's optimizer scales the loss, and the gradients of rows would stay scaled: compile the model with "
+                "auto_scale=False and an optimizer that is no LossScaleOptimizer"
+            )
+        shared: dict[Any, RowOptimizer] = {}
+        tables = [self._trained(layer, shared) for layer in self._layers]
+        source = self._strategy.new_tables(tables, None)
+        for number, stack in enumerate(source.stacks):
+            row_optimizer = stack.tables[0].optimizer
+            if row_optimizer in shared.values() and row_optimizer.rate is not None:
+                place = _place(optimizer.variables, optimizer._learning_rate)
+                self._rates.append((number, row_optimizer.rate, place))
+        self._move(source)
+        return source
+
+    def _trained(self, layer: RowLayer, shared: dict[Any, RowOptimizer]) -> Table:
+        """The table of a layer, with the optimizer that it is trained with; one for all that are alike."""
+        table, optimizer = layer.described, layer.optimizer
+        if not layer.trainable:
+            optimizer = _FROZEN
+        elif optimizer is None:
+            form = table.dim, table.dtype
+            if form not in shared:
+                shared[form] = RowOptimizer(self._model.optimizer, *form)
+            optimizer = shared[form]
+        elif isinstance(optimizer, keras.optimizers.Optimizer):
+            optimizer = RowOptimizer(optimizer, table.dim, table.dtype)
+        return replace(table, optimizer=optimizer)
+
+    def follow(self, source: RowSource, optimizer_variables: Arrays) -> None:
+        """Let rows that are here be updated with the learning rate that the model's optimizer has now."""
+        if isinstance(source, LocalRows):
+            for stack, scalar, place in self._rates:
+                source.stores[stack].scalars[scalar] = np.asarray(optimizer_variables[place])
+
+    def for_reading(self) -> RowSource:
+        """The rows as they are now; before training, in this process."""
+        source: RowSource | None = self._layers[0].rows_of
+        if source is None or any(layer.rows_of is not source for layer in self._layers):
+            source = LocalRows([layer.described for layer in self._layers], optax.sgd(1.0))
+            self._move(source)
+        return source
+
+    def export(self, path: str) -> None:
+        """Write the rows of each table to a file of its own beside a file of weights."""
+        self.for_reading()
+        for layer in self._layers:
+            layer.table().export(beside(path, layer))
+
+    def load(self, path: str) -> None:
+        """Have the rows that `export` wrote, and no others.
+
+        Raises:
+            StrategyError: They live on parameter servers.
+            KeepError: A file is missing, or has rows of another kind.
+        """
+        source = self.for_reading()
+        if not isinstance(source, LocalRows):
+            raise StrategyError(
+                f"the rows of {', '.join(repr(layer.name) for layer in self._layers)} are on the parameter servers, where "
+                "rows of a file cannot be brought: load them before training in one process, or train on as it is"
+            )
+        for layer in self._layers:
+            map_file(beside(path, layer))  # all are there, before anything is let go of
+        source.clear()
+        for layer in self._layers:
+            put_rows(source, layer.name, exported_rows(beside(path, layer), layer.described))
+
+    def _move(self, source: RowSource) -> None:
+        """Let the rows be there from now on."""
+        views = [(layer, layer.table()) for layer in self._layers if layer.rows_of is not None]
+        for layer, view in views:
+            if isinstance(source, LocalRows):
+                put_rows(source, layer.name, view.items())
+            elif len(view):
+                raise StrategyError(
+                    f"embedding {layer.name!r} has rows already, from a file or from a training before compile was called "
+                    "again, and they cannot be brought to the parameter servers: train a new model there"
+                )
+        for layer in self._layers:
+            layer.keep_rows_in(source)
+
+
+def beside(path: str, layer: RowLayer) -> str:
+    """The file of the rows of a layer that goes with a file of weights."""
+    return f"{path}.{layer.name}.safetensors"
+
+
+def tables_of(strategy: Strategy, model: Any) -> ModelTables | None:
+    """The tables of a model; `None` if it has none."""
+    layers = embeddings_of(model)
+    return ModelTables(strategy, model, layers) if layers else None
+
+
+def _place(variables: Sequence[Any], variable: Any) -> int:
+    return next(place for place, each in enumerate(variables) if each is variable)
+
+
+class ReadsRows:
+    """A function of a model's values and a batch that looks rows up: they are read for it, and none is made.
+
+    Args:
+        function: The function, of parameters, state and batch.
+        tables: The model's tables.
+        replicas: The devices that compute.
+    """
+
+    def __init__(self, function: Callable[..., Any], tables: ModelTables, replicas: Replicas) -> None:
+        self._function = function
+        self._tables = tables
+        self._replicas = replicas
+        self._known: tuple[RowSource, RowFunction, Callable[..., Any]] | None = None
+
+    def __call__(self, params: Arrays, state: Arrays, batch: Any) -> Any:
+        """What the function returns for a batch of the host."""
+        source = self._tables.for_reading()
+        if self._known is None or self._known[0] is not source:
+            rows = RowFunction(lambda values, batch, *_: self._function(*values, batch), source.stacks)
+            self._known = source, rows, jax.jit(rows, out_shardings=self._replicas.whole)
+        _, rows, compiled = self._known
+        needed = rows.needed((params, state), batch, _no_key)
+        values = [padded(source.read(number, ids)) for number, ids in enumerate(needed.ids)]
+        return compiled((params, state), placed(self._replicas, batch, values, needed.places), _no_key())
+
+
+def _no_key() -> jax.Array:
+    """Keras draws random numbers from its own state."""
+    return jax.random.key(0)
