@@ -43,6 +43,7 @@ def test_a_large_one_has_no_matrix_and_trains_its_rows(strategy: Any, tmp_path: 
     layer = model.layers[0]
     assert isinstance(layer, RowLayer)
     assert isinstance(layer, keras.layers.Embedding)
+    model.build((None, 2))
     model.save(tmp_path / "new.keras")
     assert isinstance(layer, RowLayer), "to save it made a matrix"
     model.fit(IDS, Y, verbose=0)
