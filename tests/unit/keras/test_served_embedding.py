@@ -27,6 +27,10 @@ def strategy() -> sg.OneDeviceStrategy:
     return strategy
 
 
+def is_by_row(layer: Any) -> bool:
+    return isinstance(layer, RowLayer)
+
+
 def made(strategy: Any, embedding: Any) -> Any:
     with strategy.scope():
         model = keras.Sequential([embedding(), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
@@ -41,11 +45,11 @@ def plain(**options: Any) -> Callable[[], Any]:
 def test_a_large_one_has_no_matrix_and_trains_its_rows(strategy: Any, tmp_path: Path) -> None:
     model = made(strategy, plain(mask_zero=True))
     layer = model.layers[0]
-    assert isinstance(layer, RowLayer)
+    assert is_by_row(layer)
     assert isinstance(layer, keras.layers.Embedding)
     model.build((None, 2))
     model.save(tmp_path / "new.keras")
-    assert isinstance(layer, RowLayer), "to save it made a matrix"
+    assert is_by_row(layer), "to save it made a matrix"
     model.fit(IDS, Y, verbose=0)
     assert not layer.weights
     assert len(layer.table()) == 12
@@ -109,7 +113,7 @@ def test_an_output_that_shares_the_matrix_has_one(strategy: Any, caplog: pytest.
     with strategy.scope():
         model = Tied()
         model.compile(keras.optimizers.SGD(0.1), "mse")
-    assert isinstance(model.ids, RowLayer)
+    assert is_by_row(model.ids)
     target = np.ones((6, ROWS), np.float32)
     with caplog.at_level(logging.WARNING):
         first = model.fit(IDS, target, epochs=2, verbose=0).history["loss"]
