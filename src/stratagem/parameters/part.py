@@ -1,5 +1,6 @@
 """One server's part of one model, with all that belongs to it: values, programs, snapshots."""
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,6 +49,7 @@ class ModelPart:
         self._lead = lead
         self._snapshot_root = f"{config.snapshot_dir}/{config.name}"
         self._writers: dict[str, SnapshotWriter] = {}
+        self._opening = threading.Lock()
         if config.snapshot_dir is not None:
             self._writers[self._snapshot_root] = SnapshotWriter(config, self._snapshot_root)
         self._marked: dict[Label, list[Array]] = {}
@@ -253,8 +255,9 @@ class ModelPart:
         """
         if not Cuts(root).path(step).is_dir():
             return False
-        if root not in self._writers:
-            self._writers[root] = SnapshotWriter(self.config, root)
+        with self._opening:  # an earlier start of the chief may ask for the same
+            if root not in self._writers:
+                self._writers[root] = SnapshotWriter(self.config, root)
         self._writers[root].write(step, {**self._named(self._copies(step)), **self.filled.tables.copies()})
         return True
 

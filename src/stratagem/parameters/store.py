@@ -117,7 +117,8 @@ class Store:
         self._wanted = [(np.dtype(each.spec.dtype), each.spec.shape) for each in config.leaves]
         self._staged: dict[Key, Staged] = {}
         self._prepared: tuple[str, dict[int, Array], list[RowStore] | None] = ("", {}, None)
-        self._under_way: set[int] = set()
+        # Of which history, since an update of one that was given up may end later.
+        self._under_way: set[tuple[str | None, int]] = set()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
 
@@ -231,7 +232,7 @@ class Store:
         """Make the next update if nobody does: who should have may have lost its connection, or its worker."""
         following = self.version + 1
         decision = None if epoch is None else self._lead.update(epoch, following)
-        if decision is not None and following not in self._under_way:
+        if decision is not None and (epoch, following) not in self._under_way:
             self.apply(decision)
 
     def _check_epoch(self, epoch: str | None) -> None:
@@ -313,9 +314,9 @@ class Store:
         self.wait_for(step - 1)
         with self._lock:
             self._check_epoch(epoch)
-            is_mine = self.version < step and step not in self._under_way
+            is_mine = self.version < step and (epoch, step) not in self._under_way
             if is_mine:
-                self._under_way.add(step)
+                self._under_way.add((epoch, step))
                 missing = [push for push in decision.pushes if push[:3] not in self._staged]
                 pushes = [self._staged[push[:3]] for push in decision.pushes if push not in missing]
         if not is_mine:
@@ -327,7 +328,7 @@ class Store:
             self._make(step, pushes, decision.snapshot, epoch)
         finally:
             with self._lock:
-                self._under_way.discard(step)
+                self._under_way.discard((epoch, step))
                 if self.version >= step:
                     for push in decision.pushes:
                         self._staged.pop(push[:3], None)
