@@ -71,6 +71,7 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
         "last error",
     )
     variables = Table("variable", "dtype", "shape", "size", "device")
+    rows = Table("table", "dtype", "dim", "rows", "size", "not admitted", "expired", "task")
     models = Table(
         "model", "update rule", "global step", "workers", "staleness", "dropped", "last snapshot", "last loss"
     )
@@ -102,6 +103,17 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
                     "none" if model["last_cut"] is None else f"step {model['last_cut']}",
                     _loss(model["last_loss"]),
                 )
+            for table in model["tables"]:
+                rows.add_row(
+                    escape(table["name"]),
+                    table["dtype"],
+                    str(table["dim"]),
+                    f"{table['rows']:,}",
+                    _size(table["nbytes"]),
+                    f"{table['waiting']:,}",
+                    f"{table['expired']:,}",
+                    task,
+                )
         parts = [variable for model in served.values() for variable in model["variables"]]
         for variable in [*said["variables"], *parts]:
             shape = "×".join(map(str, variable["shape"])) or "scalar"
@@ -112,7 +124,7 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
                 _size(variable["bytes"]),
                 variable["device"],
             )
-    return Group(overview, *(table for table in (models, variables) if table.row_count))
+    return Group(overview, *(table for table in (models, variables, rows) if table.row_count))
 
 
 def _loss(loss: dict[str, int] | None) -> str:

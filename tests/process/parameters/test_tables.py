@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from safetensors.numpy import load_file
 
 from drills.counted_job import CountedJob
@@ -14,6 +15,7 @@ from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as COMMON
 from proofs import TABLES, Proves, column
+from stratagem.launch.status import _tables
 
 PRELUDE = (
     COMMON
@@ -135,6 +137,9 @@ def test_one_worker_has_the_bits_of_one_device_for_ids_of_all_sizes(
     assert all(each["name"] == "users" and each["dim"] == 3 for (each,) in held)
     assert sum(each["rows"] for (each,) in held) == 8
     assert all(0 < each["rows"] < 8 for (each,) in held)
+    with (console := Console(width=200)).capture() as shown:
+        console.print(_tables(status, {}))
+    assert re.search(r"users +│ float32 +│ 3 +│ [1-7] +│ .* B +│ 0 +│ 0 +│ /job:ps/task:1", shown.get())
     exported = load_file(tmp_path / "users.safetensors")
     order = np.argsort(exported["ids"])
     assert exported["values"][order].tobytes() == np.load(tmp_path / "rows.npy").tobytes()
