@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -9,8 +11,9 @@ import keras
 import numpy as np
 import optax
 
+from stratagem import environment
 from stratagem.errors import StrategyError
-from stratagem.keep import map_file
+from stratagem.keep import map_file, write_shard
 from stratagem.keras.embedding import RowLayer, embeddings_of, put_rows
 from stratagem.keras.row_optimizer import RowOptimizer
 from stratagem.strategies.base import Strategy
@@ -21,8 +24,9 @@ from stratagem.tables.row_function import RowFunction
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.stacks import padded
 from stratagem.tables.table import Table, check_tables
+from stratagem.tables.table_files import TableFiles
 from stratagem.tables.view import exported_rows
-from stratagem.waist import Arrays
+from stratagem.waist import Arrays, TrainState
 
 _FROZEN = optax.set_to_zero()
 
@@ -41,6 +45,7 @@ class ModelTables:
         self._model = model
         self._layers = layers
         self._rates: list[tuple[int, int, int]] = []
+        self._waiting: LocalRows | None = None
         check_tables([layer.described for layer in layers])
 
     def for_training(self) -> RowSource:
@@ -58,6 +63,8 @@ class ModelTables:
         shared: dict[Any, RowOptimizer] = {}
         tables = [self._trained(layer, shared) for layer in self._layers]
         source = self._strategy.new_tables(tables, None)
+        if not isinstance(source, LocalRows):
+            self._wait_with_rows(tables)
         for number, stack in enumerate(source.stacks):
             row_optimizer = stack.tables[0].optimizer
             if row_optimizer in shared.values() and row_optimizer.rate is not None:
@@ -110,8 +117,8 @@ class ModelTables:
         source = self.for_reading()
         if not isinstance(source, LocalRows):
             raise StrategyError(
-                f"the rows of {', '.join(repr(layer.name) for layer in self._layers)} are on the parameter servers, where "
-                "rows of a file cannot be brought: load them before training in one process, or train on as it is"
+                f"the rows of {', '.join(repr(layer.name) for layer in self._layers)} are on the parameter servers by now, "
+                "where rows of a file can be brought by a new model only: load them before its first fit"
             )
         for layer in self._layers:
             map_file(beside(path, layer))  # all are there, before anything is let go of
@@ -121,17 +128,44 @@ class ModelTables:
 
     def _move(self, source: RowSource) -> None:
         """Let the rows be there from now on."""
-        views = [(layer, layer.table()) for layer in self._layers if layer.rows_of is not None]
-        for layer, view in views:
-            if isinstance(source, LocalRows):
-                put_rows(source, layer.name, view.items())
-            elif len(view):
-                raise StrategyError(
-                    f"embedding {layer.name!r} has rows already, from a file or from a training before compile was called "
-                    "again, and they cannot be brought to the parameter servers: train a new model there"
-                )
+        if isinstance(source, LocalRows):
+            for layer in self._layers:
+                if layer.rows_of is not None:
+                    put_rows(source, layer.name, layer.table().items())
         for layer in self._layers:
             layer.keep_rows_in(source)
+
+    def _wait_with_rows(self, tables: Sequence[Table]) -> None:
+        """Hold the rows that the model came with until `bring`.
+
+        Raises:
+            StrategyError: They are on the servers, for another training.
+        """
+        views = [layer.table() for layer in self._layers if layer.rows_of is not None]
+        if not any(len(view) for view in views):
+            return
+        if not all(isinstance(layer.rows_of, LocalRows | None) for layer in self._layers):
+            raise StrategyError(
+                f"the rows of {', '.join(repr(layer.name) for layer in self._layers)} are on the parameter servers, from a "
+                "training before compile was called again: save the model, and load it for another training"
+            )
+        self._waiting = LocalRows(tables, None)
+        self._move(self._waiting)
+
+    def bring(self, state: TrainState) -> None:
+        """Have the servers hold the rows that the model came with, unless they have trained it before.
+
+        Raises:
+            KeepError: A server cannot read the files in which they are given to it.
+        """
+        served, waiting = state.recipe.served, self._waiting
+        self._waiting = None
+        if served is None or waiting is None or not served.is_chief or int(state.step):
+            return
+        with TemporaryDirectory(dir=environment.snapshot_dir()) as directory:
+            record = write_shard(directory, "rows", waiting.copies(), durable=False)
+            rows_alone = jax.tree.map(lambda _: None, served.form)
+            served.assign(rows_alone, 0, TableFiles(Path(directory), 0, (record,)))
 
 
 def beside(path: str, layer: RowLayer) -> str:

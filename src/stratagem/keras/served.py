@@ -62,6 +62,7 @@ class ResidenceOnServers:
         self._agreed: Label | None = None
         self._rates: dict[int, Any] = {}
         self._has_warned = False
+        self._tables = tables
         self._rows = None if tables is None else tables.for_training()
         trained: Trainable = self._controlled
         if self._rows is not None:
@@ -105,6 +106,8 @@ class ResidenceOnServers:
             fresh = state_of(self._controlled, self._updater)
             recipe = replace(fresh.recipe, tables=self._rows)
             self._state = self._strategy.engine.lay_out(replace(fresh, recipe=recipe))
+            if self._tables is not None:
+                self._tables.bring(self._state)
         else:
             self._take_edits(self._from_variables())
             if not self._strategy.feed.takes_turns:

@@ -54,14 +54,23 @@ def results(directory: Path, strategy: Any, optimizer: Any) -> dict[str, Any]:
     found["predicted"] = model.predict(x, verbose=0)
     if strategy is None:
         found["rows"], found["count"] = layer.get_weights()[0], np.asarray(len(np.unique(x[0])))
-        found["kept"] = found["rows"]
+        found["kept"] = found["trained on"] = found["rows"]
     else:
         table = layer.table()
         found["rows"], found["count"] = table.lookup(np.arange(IDS)), np.asarray(len(table))
         model.save(directory / "model.keras")
         loaded = keras.models.load_model(directory / "model.keras")
         found["kept"] = loaded.get_layer("ids").table().lookup(np.arange(IDS))
+        found["trained on"] = trained_on(strategy, loaded, x, y)
     return found
+
+
+def trained_on(strategy: Any, model: Any, x: Any, y: Any) -> Any:
+    """The rows of a model that was loaded, after an epoch that leaves them as they are."""
+    strategy.adopt(model)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.fit(x, y, **{**FIT, "epochs": 1})
+    return model.get_layer("ids").table().lookup(np.arange(IDS))
 
 
 def main(directory: str, *contenders: str) -> None:
