@@ -25,7 +25,7 @@ SPARED = ("ps:0", "worker:0")
 VICTIMS = [task for task in TASKS if task not in SPARED]
 LAUNCHER = "launcher"
 KILL_EVERY, READ_EVERY = 20.0, 1.0
-WARM_UP = 15.0
+WARM_UP = 30.0
 """Seconds of a process's life in which it may grow: it imports, compiles, and fills what it keeps."""
 FURTHER = 50
 """Steps that are trained after the last kill."""
@@ -75,7 +75,8 @@ def soak(minutes: float, seed: int) -> tuple[Readings, str | None]:
     readings = Readings()
     kills = 0
     began = time.monotonic()
-    with CountedJob(RULE, restarts=int(minutes * 60 / KILL_EVERY) + 1) as job:
+    # Whoever waits for a killed one in vain is started again too.
+    with CountedJob(RULE, restarts=4 * int(minutes * 60 / KILL_EVERY) + 4) as job:
         job.wait_for(1)
         while time.monotonic() - began < minutes * 60 and not job.is_over:
             for task, pid in {**job.processes(), LAUNCHER: job.launcher}.items():
