@@ -4,6 +4,7 @@ A task is a real one: a user's script or `stratagem serve`, with an environment,
 its own. Only the imports are not made again, which take longer than most jobs here.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from drills.forked_programs import run_program
+from drills.forked_programs import leave_modules, run_program
 from drills.hosts import Host, enter
 from drills.processes import MARKER, Marked, NotInTime, fork, until
 from drills.quick_compiling import QUICKLY
@@ -466,6 +467,7 @@ def import_everything(modules: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    atexit.register(leave_modules)  # first, so that it is called last
     import_everything(sys.argv[1:])
     gc.freeze()  # or every task would look through it all, page by page, for what nobody holds any more
     if (mine := Forks().run()) is not None:
