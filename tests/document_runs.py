@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from documents import EXAMPLES, ROOT, Command, alike, differences, file_of, read_blocks, runs_of, words_of
@@ -28,16 +28,17 @@ def prepare(page: str, directory: Path) -> None:
             path.write_text(block.text)
 
 
-class Forks(ExitStack):
-    """Processes that have imported what scripts need, and fork them: two, since strategies do more where Keras is."""
+@dataclass(frozen=True)
+class Forks:
+    """Processes that have imported what scripts need, and fork them.
 
-    def __init__(self) -> None:
-        super().__init__()
-        modules = {False: ["flax.nnx", "flax.linen", "equinox"], True: ["keras"]}
-        self._nurseries = {
-            has_keras: self.enter_context(Nursery(modules=modules[has_keras], environ=BACKEND))
-            for has_keras in modules
-        }
+    Attributes:
+        plain: For scripts without Keras.
+        keras: For those with it: strategies do more where Keras is.
+    """
+
+    plain: Nursery
+    keras: Nursery
 
     def run(
         self, command: Command, directory: Path, environ: Mapping[str, str]
@@ -50,7 +51,8 @@ class Forks(ExitStack):
             return None
         scripts = [directory / word for word in words if word.endswith(".py")]
         has_keras = any("import keras" in script.read_text() for script in scripts)
-        return self._nurseries[has_keras].command(directory, words, environ, SECONDS)
+        nursery = self.keras if has_keras else self.plain
+        return nursery.command(directory, words, environ, SECONDS)
 
 
 def follow(command: Command, directory: Path, forks: Forks | None = None) -> str:

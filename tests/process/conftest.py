@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from document_runs import Forks
 from drills.nursery import Nursery
 from drills.quick_compiling import XLA_FLAGS
 
@@ -29,7 +30,7 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     """Forks tasks, for tests that need many and none that is fresh: it has imported what they need."""
-    with Nursery([TESTS]) as nursery:
+    with Nursery([TESTS], modules=["flax.nnx", "flax.linen", "equinox"]) as nursery:
         yield nursery
 
 
@@ -38,6 +39,12 @@ def keras_nursery() -> Iterator[Nursery]:
     """One whose tasks need not import Keras."""
     with Nursery([TESTS], modules=["unit.keras.cases"], environ={"KERAS_BACKEND": "jax"}) as nursery:
         yield nursery
+
+
+@pytest.fixture(scope="session")
+def forks(nursery: Nursery, keras_nursery: Nursery) -> Forks:
+    """Both, for the commands of pages."""
+    return Forks(nursery, keras_nursery)
 
 
 @pytest.fixture

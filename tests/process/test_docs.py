@@ -15,7 +15,7 @@ PAGES = [page for page in pages() if page.startswith("docs/") and not is_transla
 
 @pytest.fixture(scope="module")
 def ends(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, forks: Forks
 ) -> Iterator[dict[str, Future[int]]]:
     """Runs the pages that were asked for, as many at a time as there are cores."""
     asked = [
@@ -23,7 +23,7 @@ def ends(
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.module is request.module and hasattr(item, "callspec")
     ]
-    with Forks() as forks, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield {page: pool.submit(run_page, page, tmp_path_factory.mktemp("page"), forks) for page in asked}
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,7 +1,7 @@
 """What README says is so: its code is the examples' code, its blocks run, and the numbers are as good as it says."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -14,25 +14,24 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 SCRIPTS = ["keras_digits.py", "jax_digits.py", "jax_parameter_servers.py", "jax_on_servers.py"]
 RUNS = {run.text.partition("#")[0].strip(): run for run in runs_of("README.md")}
-STARTED = ("make ", "keras_digits.py", "jax_digits.py", "jax_parameter_servers.py", "coordinator.py")
-"""What commands have that are started as a reader would: of every kind one. The others are forked."""
+STARTED = ("make ", "keras_digits.py", "jax_digits.py", "jax_parameter_servers.py")
+"""What commands have that are started as a reader would; a single client another test starts so. The others are forked."""
 
 Printed = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
+def printed(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Printed:
     """What a command of README prints; each is run once."""
     directory = tmp_path_factory.mktemp("readme")
     prepare("README.md", directory)
-    with Forks() as forks:
 
-        @cache
-        def output(command: str) -> str:
-            is_started = any(sign in command for sign in STARTED)
-            return follow(RUNS[command], directory, None if is_started else forks)
+    @cache
+    def output(command: str) -> str:
+        is_started = any(sign in command for sign in STARTED)
+        return follow(RUNS[command], directory, None if is_started else forks)
 
-        yield output
+    return output
 
 
 @pytest.mark.parametrize("command", RUNS)

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,13 +11,6 @@ from drills.nursery import ROOT, Nursery
 EXAMPLES = ["flax_nnx.py", "flax_linen.py", "equinox_mlp.py"]
 TOGETHER = ("stratagem", "run", "--workers", "2")
 EPOCHS = ("--epochs", "2")
-
-
-@pytest.fixture(scope="module")
-def flax_nursery() -> Iterator[Nursery]:
-    """One whose tasks need not import Flax and Equinox."""
-    with Nursery(modules=["flax.linen", "equinox"]) as nursery:
-        yield nursery
 
 
 def run(example: str) -> str:
@@ -48,15 +40,15 @@ def test_they_are_short(example: str) -> None:
     assert len((ROOT / "examples" / example).read_text().splitlines()) < 100
 
 
-def test_flax_linen(flax_nursery: Nursery) -> None:
+def test_flax_linen(nursery: Nursery) -> None:
     alone = run("examples/flax_linen.py")
-    together = flax_nursery.said(*TOGETHER, "examples/flax_linen.py", *EPOCHS)
+    together = nursery.said(*TOGETHER, "examples/flax_linen.py", *EPOCHS)
     assert min(accuracy(alone), accuracy(together)) > 0.8
     assert len(losses(alone)) == len(losses(together)) == 2
 
 
-def test_equinox(flax_nursery: Nursery) -> None:
+def test_equinox(nursery: Nursery) -> None:
     alone = run("examples/equinox_mlp.py")
-    together = flax_nursery.said(*TOGETHER, "examples/equinox_mlp.py", *EPOCHS)
+    together = nursery.said(*TOGETHER, "examples/equinox_mlp.py", *EPOCHS)
     assert min(accuracy(alone), accuracy(together)) > 0.8
     assert losses(alone) == pytest.approx(losses(together), abs=1e-3)
