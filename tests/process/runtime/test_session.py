@@ -1,12 +1,12 @@
 """Servers and sessions: the classic tutorials in our words, and what goes wrong in real clusters."""
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +20,7 @@ import pytest
 import stratagem as sg
 from drills.cluster import ServedCluster
 from drills.nursery import Nursery
-from drills.processes import Marked, launcher, until
+from drills.processes import until
 from process.conftest import ScriptWriter
 from stratagem.launch.ports import ReservedPort
 from stratagem.runtime.wire import Credentials, Peer
@@ -112,9 +112,9 @@ def test_weights_on_two_servers_compute_on_a_worker_data_past_the_client(
         assert moved("/job:worker/task:1", direction) < tensor / 10, "the client neither sent nor got it"
 
 
-def test_a_client_in_a_third_process(cluster: ServedCluster) -> None:
-    code = f"""
-        import numpy as np, stratagem as sg
+def test_a_client_in_a_third_process(cluster: ServedCluster, nursery: Nursery, script: ScriptWriter) -> None:
+    path = script(f"""
+        import numpy as np
         with sg.Session({cluster.target("ps", 1)!r}) as session:
             with sg.device("/job:ps/task:1"):
                 total = session.variable(0.0, name="total")
@@ -122,12 +122,9 @@ def test_a_client_in_a_third_process(cluster: ServedCluster) -> None:
             for number in range(5):
                 assert add(total, np.full(3, number, np.float32)) is None
             print(total.read())
-    """
-    with Marked(
-        [sys.executable, "-c", textwrap.dedent(code)], environ={"STRATAGEM_SECRET": cluster.secret}
-    ) as client:
-        status, out, err = client.finish()
-    assert (status, out) == (0, "30.0\n"), err
+    """)
+    client = forked(nursery, path, STRATAGEM_SECRET=cluster.secret)
+    assert (client.returncode, client.stdout) == (0, "30.0\n"), client.stderr
 
 
 def test_chooser_spreads_variables(cluster: ServedCluster, session: sg.Session) -> None:
@@ -168,21 +165,20 @@ def test_64_bits_where_they_are_enabled(local: sg.Session) -> None:
     assert local.variable(value.astype(np.float64)).dtype == "float32", "as everywhere in JAX"
 
 
-def test_large_tensors_through_shared_memory_and_not(cluster: ServedCluster, session: sg.Session) -> None:
+def test_large_tensors_through_shared_memory_and_not(
+    cluster: ServedCluster, session: sg.Session, nursery: Nursery, script: ScriptWriter
+) -> None:
     value = np.random.default_rng(0).standard_normal((1000, 4001)).astype(np.float32)
     variable = session.variable(value, name="large", device="/job:ps/task:0")
     np.testing.assert_array_equal(variable.read(), value)
-    code = (
-        "import sys, numpy as np, stratagem as sg\n"
-        f"with sg.Session({cluster.target('ps', 0)!r}) as session:\n"
-        "    value = session.get_variable('large', device='/job:ps/task:0').read()\n"
-        "    print(value.shape, session._peers['/job:ps/task:0'].transport, float(value[7, 11]))\n"
-    )
+    path = script(f"""
+        with sg.Session({cluster.target("ps", 0)!r}) as session:
+            value = session.get_variable("large", device="/job:ps/task:0").read()
+            print(value.shape, session._peers["/job:ps/task:0"].transport, float(value[7, 11]))
+    """)
     for shm, transport in (("on", "shared memory"), ("off", "tcp")):
-        environ = {"STRATAGEM_SECRET": cluster.secret, "STRATAGEM_SHM": shm}
-        with Marked([sys.executable, "-c", code], environ=environ) as client:
-            _, out, err = client.finish()
-        assert out == f"(1000, 4001) {transport} {float(value[7, 11])}\n", err
+        client = forked(nursery, path, STRATAGEM_SECRET=cluster.secret, STRATAGEM_SHM=shm)
+        assert client.stdout == f"(1000, 4001) {transport} {float(value[7, 11])}\n", client.stderr
 
 
 def test_two_thousand_calls_from_32_threads(local: sg.Session) -> None:
@@ -551,24 +547,28 @@ def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_status_command(cluster: ServedCluster, session: sg.Session) -> None:
+def forked(nursery: Nursery, *words: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The same for a script or `stratagem`, of which it does not matter how it was started."""
+    return nursery.command(Path.cwd(), [*map(str, words)], {**os.environ, **environ}, 60)
+
+
+def test_status_command(cluster: ServedCluster, session: sg.Session, nursery: Nursery) -> None:
     session.variable(np.zeros((3, 4), np.float32), name="shown", device="/job:ps/task:0")
     shown = command("status", cluster.target("ps", 0), STRATAGEM_SECRET=cluster.secret, COLUMNS="200")
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"shown +│ float32 +│ 3×4 +│ 48 B", shown.stdout)
     assert "/job:worker/task:1" in shown.stdout
-    as_json = command("status", cluster.target("ps", 0), "--json", STRATAGEM_SECRET=cluster.secret)
-    import json
-
+    words = ("stratagem", "status", cluster.target("ps", 0), "--json")
+    as_json = forked(nursery, *words, STRATAGEM_SECRET=cluster.secret)
     said = json.loads(as_json.stdout)
     assert set(said) == {f"/job:{job}/task:{index}" for job in ("ps", "worker") for index in range(2)}
     assert said["/job:ps/task:0"]["platform"] == "cpu"
 
 
-def test_status_of_nobody() -> None:
+def test_status_of_nobody(nursery: Nursery) -> None:
     with sg.Server.create_local_server() as server:
         target = server.target
-    shown = command("status", target)
+    shown = forked(nursery, "stratagem", "status", target)
     assert shown.returncode == 1
     assert "could not be reached" in shown.stderr
     assert "Traceback" not in shown.stderr
@@ -587,7 +587,9 @@ def test_serve_without_a_task_says_what_is_missing() -> None:
     assert "--job_name" in asked.stderr
 
 
-def test_a_second_server_on_the_launchers_port_is_refused_while_the_first_runs(script: ScriptWriter) -> None:
+def test_a_second_server_on_the_launchers_port_is_refused_while_the_first_runs(
+    nursery: Nursery, script: ScriptWriter
+) -> None:
     path = script("""
         config = sg.resolve_cluster()
         first = sg.Server(config.cluster)
@@ -599,8 +601,7 @@ def test_a_second_server_on_the_launchers_port_is_refused_while_the_first_runs(s
         with sg.Server(config.cluster) as again, sg.Session(again.target) as session:
             print("again", session.run(lambda b: 3, b"text"))
     """)
-    with launcher(path) as job:
-        code, out, err = job.finish()
-    assert code == 0, err
-    assert "refused: another server of this process listens at" in out
-    assert "again 3" in out
+    job = forked(nursery, "stratagem", "run", path)
+    assert job.returncode == 0, job.stderr
+    assert "refused: another server of this process listens at" in job.stdout
+    assert "again 3" in job.stdout
