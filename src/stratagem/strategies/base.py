@@ -276,6 +276,11 @@ class Strategy(RefusesTensorFlowNames):
             >>> len(users), users.lookup([3, 7]).shape
             >>> users.export("users.safetensors")
         """
+        if not isinstance(state, TrainState):
+            raise StrategyError(
+                f"table was given a {type(state).__name__}; give it the state that init made, or ask the layer of a Keras "
+                "model: layer.table()"
+            )
         if state.recipe.tables is None:
             raise StrategyError("this state has no tables: give some to init, as tables=[sg.Table(...)]")
         return table_view(state.recipe.tables, name)
