@@ -143,7 +143,9 @@ def test_a_state_without_tables() -> None:
     state = strategy.init({"w": np.ones(2, np.float32)}, optax.sgd(0.1))
     with pytest.raises(StrategyError, match=r"this state has no tables: give some to init, as tables="):
         strategy.table(state, "users")
-    with pytest.raises(StrategyError, match=r"was given a dict; give it the state that init made, or ask the layer"):
+    with pytest.raises(
+        StrategyError, match=r"was given a dict; give it the state that init made, or ask the layer"
+    ):
         strategy.table({}, "users")  # type: ignore[arg-type]
 
 
