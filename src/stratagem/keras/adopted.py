@@ -24,6 +24,7 @@ from stratagem.keras.sums import added_up, mean_logs
 from stratagem.keras.trainable import flattened, metric_results
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.feeds import Deal
+from stratagem.tables.lookups import ids_keep_their_bits
 from stratagem.waist import Arrays
 
 
@@ -166,10 +167,12 @@ class AdoptedModel:
 
     def symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Build the model before anything else; here `fit` shows the iterator over its batches."""
-        if iterator is not None and self.tables() is not None:
+        has_tables = self.tables() is not None
+        if iterator is not None and has_tables:
             # Keras would bring batches to the accelerator one step ahead, and with them only 32 bits of each id.
             iterator._one_batch_ahead_iterator = _whole
-        type(self.model)._symbolic_build(self.model, iterator=iterator, data_batch=data_batch)
+        with ids_keep_their_bits() if has_tables else nullcontext():
+            type(self.model)._symbolic_build(self.model, iterator=iterator, data_batch=data_batch)
         if self._takes_turns and iterator is not None:
             keep_own_batches(iterator, self.strategy)
 

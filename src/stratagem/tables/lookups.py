@@ -4,7 +4,9 @@ The function is traced once for every shape of batch. A look-up is an operation 
 its ids is cut out of it, and when the trace is computed, the rows that were brought take the place of the look-up.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -180,7 +182,8 @@ class TracedLoss:
             return loss(params, batch, rows, rng)
 
         key = jax.eval_shape(lambda: jax.random.key(0))
-        closed, shape = jax.make_jaxpr(traced, return_shape=True)(*specs, key)
+        with ids_keep_their_bits():
+            closed, shape = jax.make_jaxpr(traced, return_shape=True)(*specs, key)
         self._tree = jax.tree.structure(shape)
         self._jaxpr = _with_open_calls(closed)
         paths, _ = jax.tree_util.tree_flatten_with_path(batch)
@@ -312,6 +315,14 @@ class TracedLoss:
             places: For every look-up, where its rows are among those of its table.
         """
         return self.computed(params, batch, rng, self.found(rows, places))[0]
+
+
+@contextmanager
+def ids_keep_their_bits() -> Iterator[None]:
+    """For the block, leave out what JAX says of 64-bit integers: ids that are a leaf of the batch are looked up as they are."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
+        yield
 
 
 def spec(leaf: Any) -> jax.ShapeDtypeStruct:

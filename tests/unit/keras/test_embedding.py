@@ -170,6 +170,18 @@ def test_rows_of_large_ids_are_trained_kept_and_loaded(tmp_path: Path) -> None:
         model.load_weights(tmp_path / "model.keras")
 
 
+def test_an_input_of_64_bits_is_looked_up_as_it_is() -> None:
+    with sg.OneDeviceStrategy().scope():
+        ids = keras.Input((2,), dtype="int64")
+        layer = sg.keras.Embedding(None, 2, name="ids")
+        model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(layer(ids))))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(LARGE, Y, verbose=0)
+    model.evaluate(LARGE, Y, verbose=0)
+    model.predict(LARGE, verbose=0)
+    assert sorted(np.concatenate([ids for ids, _ in layer.table().items()])) == LARGE.ravel().tolist()
+
+
 def test_a_layer_has_an_optimizer_and_a_learning_rate_of_its_own() -> None:
     still = small(sg.OneDeviceStrategy(), optimizer=optax.set_to_zero())
     before = still.predict(LARGE, verbose=0)
