@@ -1,6 +1,6 @@
 """The rows of a model's embeddings: where they are before, while and after it is trained."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.row_steps import placed
 from stratagem.tables.row_function import RowFunction
 from stratagem.tables.row_source import RowSource
+from stratagem.tables.row_store import RowScalar
 from stratagem.tables.stacks import padded
 from stratagem.tables.table import Table, check_tables
 from stratagem.tables.table_files import TableFiles
@@ -87,11 +88,19 @@ class ModelTables:
             optimizer = RowOptimizer(optimizer, table.dim, table.dtype)
         return replace(table, optimizer=optimizer)
 
+    def rates(self, optimizer_variables: Mapping[int, Any]) -> list[RowScalar]:
+        """Of some of the optimizer's variables, by place, those that rows are updated with too: the learning rate."""
+        return [
+            RowScalar(stack, scalar, np.asarray(optimizer_variables[place]))
+            for stack, scalar, place in self._rates
+            if place in optimizer_variables
+        ]
+
     def follow(self, source: RowSource, optimizer_variables: Arrays) -> None:
         """Let rows that are here be updated with the learning rate that the model's optimizer has now."""
         if isinstance(source, LocalRows):
-            for stack, scalar, place in self._rates:
-                source.stores[stack].scalars[scalar] = np.asarray(optimizer_variables[place])
+            for stack, scalar, value in self.rates(dict(enumerate(optimizer_variables))):
+                source.stores[stack].scalars[scalar] = value
 
     def for_reading(self) -> RowSource:
         """The rows as they are now; before training, in this process."""

@@ -282,18 +282,8 @@ class ResidenceOnServers:
         for place, new in slots.items():
             if np.ndim(new) == 0:
                 self._rates[place] = new
-                self._warn_of_rates()
         self._assign(params, slots, None, shared)
         return True
-
-    def _warn_of_rates(self) -> None:
-        if self._rows is not None and not self._has_warned:
-            _log.warning(
-                "a hyperparameter of the optimizer of %s was changed, which has no effect on the rows of its embeddings on the "
-                "parameter servers: a schedule, such as keras.optimizers.schedules.ExponentialDecay, has",
-                self._model.name,
-            )
-            self._has_warned = True
 
     def _assign(
         self,
@@ -308,7 +298,8 @@ class ResidenceOnServers:
         self._served.assign(
             TrainState(
                 params, [slots.get(place) for place in range(count)], held, None, state.step, state.recipe
-            )
+            ),
+            scalars=[] if self._tables is None else self._tables.rates(slots),
         )
 
     # Parts.

@@ -32,6 +32,7 @@ from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.failures import first_line
 from stratagem.runtime.wire.waiting import WaitingLog
+from stratagem.tables.row_store import RowScalar
 from stratagem.tables.table_files import TableFiles
 
 _log = logging.getLogger("stratagem")
@@ -445,6 +446,7 @@ class ServerClient:
         values: Sequence[Mapping[int, Array]],
         step: int | None = None,
         tables: TableFiles | None = None,
+        scalars: Sequence[RowScalar] = (),
     ) -> None:
         """Set values on the servers, on all of them between the same two updates.
 
@@ -453,14 +455,17 @@ class ServerClient:
             step: The global step from which training goes on with them: all that was pushed before is void, also
                 of other workers, which go on from there too. `None`: it goes on as it is.
             tables: Where the rows of tables are, if there are new ones: the servers read them by themselves.
+            scalars: What all rows of stacks are to share.
         """
         token = secrets.token_hex(8)
-        servers = [server for server, new in enumerate(values) if new or tables is not None]
+        servers = [server for server, new in enumerate(values) if new or tables is not None or scalars]
         files = None if tables is None else tables.to_fields()
+        shared = [np.asarray(scalar.value) for scalar in scalars]
 
         def stage(server: int) -> None:
-            fields = {"epoch": self.epoch, "token": token, "indices": list(values[server]), "tables": files}
-            self.call(server, protocol.STAGE, fields, list(values[server].values()), seconds=LONG)
+            fields: Fields = {"epoch": self.epoch, "token": token, "indices": list(values[server])}
+            fields |= {"tables": files, "scalars": [[scalar.stack, scalar.place] for scalar in scalars]}
+            self.call(server, protocol.STAGE, fields, [*values[server].values(), *shared], seconds=LONG)
 
         def attempt() -> None:
             fan_out(stage, servers, self._threads.submit)

@@ -27,6 +27,7 @@ from stratagem.parameters.update_rules import Push
 from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import Caller, Handler, Reply, Request
+from stratagem.tables.row_store import RowScalar
 from stratagem.tables.table_files import TableFiles
 
 _log = logging.getLogger("stratagem")
@@ -306,9 +307,14 @@ class ParameterService:
     def _stage(self, request: Request) -> Reply:
         """New values for some of what is held here; they take effect when the leader says so."""
         fields = request.fields
-        values = dict(zip(fields["indices"], request.tensors, strict=True))
+        count = len(fields["indices"])
+        values = dict(zip(fields["indices"], request.tensors[:count], strict=True))
         files = TableFiles.from_fields(fields["tables"]) if fields["tables"] else None
-        self._opened(request).prepare(fields["token"], values, files)
+        scalars = [
+            RowScalar(stack, place, np.array(value))
+            for (stack, place), value in zip(fields["scalars"], request.tensors[count:], strict=True)
+        ]
+        self._opened(request).prepare(fields["token"], values, files, scalars)
         return Reply({STATE: OK})
 
     def _note(self, request: Request) -> Reply:

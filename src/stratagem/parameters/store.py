@@ -6,7 +6,8 @@ Updates are made in the order of the global step. Whoever learns of a decision c
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ from stratagem.parameters.versions import Release, Versions, copies
 from stratagem.runtime.host_views import host_view
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.runtime.wire.arrays import Array
-from stratagem.tables.row_store import RowStore
+from stratagem.tables.row_store import RowScalar, RowStore
 from stratagem.tables.table_files import TableFiles
 
 Key: TypeAlias = tuple[int, str, int]
@@ -67,6 +68,15 @@ class Staged:
     gradients: Sequence[Array]
     commons: Sequence[Array]
     tables: Sequence[Array] = ()
+
+
+class _Prepared(NamedTuple):
+    """New values that wait to be taken, under a token."""
+
+    token: str = ""
+    values: Mapping[int, Array] = MappingProxyType({})
+    rows: list[RowStore] | None = None
+    scalars: Sequence[RowScalar] = ()
 
 
 class Store:
@@ -116,7 +126,7 @@ class Store:
         self._versions = Versions(len(config.leaves), are_shared=averages)
         self._wanted = [(np.dtype(each.spec.dtype), each.spec.shape) for each in config.leaves]
         self._staged: dict[Key, Staged] = {}
-        self._prepared: tuple[str, dict[int, Array], list[RowStore] | None] = ("", {}, None)
+        self._prepared = _Prepared()
         # Of which history, since an update of one that was given up may end later.
         self._under_way: set[tuple[str | None, int]] = set()
         self._lock = threading.RLock()
@@ -138,19 +148,28 @@ class Store:
             self.tables.clear()
             self._forget_pushes()
 
-    def prepare(self, token: str, values: Mapping[int, Array], files: TableFiles | None = None) -> None:
+    def prepare(
+        self,
+        token: str,
+        values: Mapping[int, Array],
+        files: TableFiles | None = None,
+        scalars: Sequence[RowScalar] = (),
+    ) -> None:
         """Keep new values until `take` of the same token; others that are still waiting are forgotten.
 
         Args:
             token: The token.
             values: The values, by their places in what is held.
             files: Where rows of tables are, if there are new ones.
+            scalars: What all rows of stacks are to share.
         """
         config, held = self.config, self.config.held
+        self.tables.check_scalars(scalars)
         _check(list(values.values()), [held[index] for index in values], "values")
         rows = None if files is None else self.tables.read_from(files, config.server, len(config.servers))
         with self._lock:
-            self._prepared = token, {index: np.array(value) for index, value in values.items()}, rows
+            own = {index: np.array(value) for index, value in values.items()}
+            self._prepared = _Prepared(token, own, rows, scalars)
 
     def take(self, token: str, version: int, is_anew: bool) -> None:
         """Let prepared values take the place of those that are here, all at once.
@@ -167,16 +186,15 @@ class Store:
         if not is_anew:
             self.wait_for(version)
         with self._versions.replacing() as present, self._lock:
-            known, values, rows = self._prepared
-            if token and token != known:
+            prepared, self._prepared = self._prepared, _Prepared()
+            if token and token != prepared.token:
                 raise RolledBack("values that are to be taken were not prepared on this server")
             if token:
-                for index, value in zip(values, copies(list(values.values()), self._device), strict=True):
+                new = copies(list(prepared.values.values()), self._device)
+                for index, value in zip(prepared.values, new, strict=True):
                     present[index] = value
-            if token and rows is not None:
-                self.tables.take(rows)
+                self.tables.take(prepared.rows, prepared.scalars)
             self._versions.publish(version if is_anew else self.version, present)
-            self._prepared = "", {}, None
             if is_anew:
                 self._forget_pushes()
 

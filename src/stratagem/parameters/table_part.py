@@ -12,7 +12,7 @@ from stratagem.runtime.programs import CompiledProgram
 from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.merging import merged
 from stratagem.tables.owners import owners
-from stratagem.tables.row_store import SIZES, Program, RowPrograms, RowStore
+from stratagem.tables.row_store import SIZES, Program, RowPrograms, RowScalar, RowStore
 from stratagem.tables.table_files import TableFiles, copies, label, restore
 
 
@@ -139,10 +139,26 @@ class TablePart:
         files.read(self._labelled(stores), lambda ids: np.asarray(owners(ids, servers) == server))
         return stores
 
-    def take(self, stores: list[RowStore]) -> None:
-        """Have these rows."""
+    def check_scalars(self, scalars: Sequence[RowScalar]) -> None:
+        """Raise unless these are what rows here share.
+
+        Raises:
+            ProtocolError: They are not.
+        """
+        for stack, place, value in scalars:
+            known = self._stacks[stack].scalars if 0 <= stack < len(self._stacks) else ()
+            if not 0 <= place < len(known) or (value.shape, str(value.dtype)) != known[place][:2]:
+                raise ProtocolError(
+                    f"scalar {place} of stack {stack} as {value.dtype}{list(value.shape)}: there is none like it"
+                )
+
+    def take(self, stores: list[RowStore] | None, scalars: Sequence[RowScalar] = ()) -> None:
+        """Have these rows, if any are given, and let them share what is given."""
         with self._lock:
-            self._stores = stores
+            if stores is not None:
+                self._stores = stores
+            for stack, place, value in scalars:
+                self._stores[stack].scalars[place] = value
 
     def describe(self) -> list[dict[str, Any]]:
         """What there is, for the status."""

@@ -24,6 +24,7 @@ from stratagem.strategies.begun import Begun
 from stratagem.strategies.crew import Crew
 from stratagem.strategies.in_graph_leaf import ServedLeaf
 from stratagem.strategies.served_gradients import served_gradients
+from stratagem.tables.row_store import RowScalar
 from stratagem.tables.table_files import TableFiles
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
 
@@ -234,7 +235,13 @@ class InGraphModel:
         self.settle()
         return self._plan.join_state(self._read(), self._own[0], self.step, state.recipe)
 
-    def assign(self, state: TrainState, step: int | None = None, tables: TableFiles | None = None) -> None:
+    def assign(
+        self,
+        state: TrainState,
+        step: int | None = None,
+        tables: TableFiles | None = None,
+        scalars: Sequence[RowScalar] = (),
+    ) -> None:
         """See `Elsewhere`; state of the workers' own is not looked at."""
         self.settle()
         for held, values in zip(self._held, self._plan.scatter_state(state), strict=True):

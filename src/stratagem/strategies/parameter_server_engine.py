@@ -28,6 +28,7 @@ from stratagem.strategies.served_rows import ServedRows
 from stratagem.strategies.server_workers import ServerWorkers
 from stratagem.strategies.step_log import StepLog
 from stratagem.tables.row_source import RowSource
+from stratagem.tables.row_store import RowScalar
 from stratagem.tables.table import Table
 from stratagem.tables.table_files import TableFiles
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
@@ -295,7 +296,13 @@ class _Served:
         self.settle()
         return self.renewed(state, self.client.pull())
 
-    def assign(self, state: TrainState, step: int | None = None, tables: TableFiles | None = None) -> None:
+    def assign(
+        self,
+        state: TrainState,
+        step: int | None = None,
+        tables: TableFiles | None = None,
+        scalars: Sequence[RowScalar] = (),
+    ) -> None:
         """See `Elsewhere`; state of a worker's own is not the servers' and is not looked at.
 
         Raises:
@@ -306,7 +313,7 @@ class _Served:
                 "only the chief may set values on the parameter servers: ask strategy.is_chief"
             )
         self.settle()
-        self.client.assign(self.plan.scatter_state(state), step, tables)
+        self.client.assign(self.plan.scatter_state(state), step, tables, scalars)
         if step is not None:
             self.client.pull()
 

@@ -50,6 +50,20 @@ Program: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 """Flat arrays in, flat arrays out."""
 
 
+class RowScalar(NamedTuple):
+    """Something that all rows of a stack share, such as a learning rate.
+
+    Attributes:
+        stack: Which stack.
+        place: Which of its scalars.
+        value: Its value.
+    """
+
+    stack: int
+    place: int
+    value: Any
+
+
 @dataclass(frozen=True)
 class RowPrograms:
     """What is computed of rows.

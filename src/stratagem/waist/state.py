@@ -13,6 +13,7 @@ from jax.tree_util import PyTreeDef
 from stratagem.errors import StrategyError
 from stratagem.keep import ShardRecord, TensorEntry
 from stratagem.tables.row_source import RowSource
+from stratagem.tables.row_store import RowScalar
 from stratagem.tables.table_files import TableFiles
 from stratagem.waist.ema import ExponentialMovingAverage
 from stratagem.waist.functions import leaf_names
@@ -119,7 +120,13 @@ class Elsewhere(Protocol):
         """A state with the values that the others have now."""
         ...
 
-    def assign(self, state: "TrainState", step: int | None = None, tables: TableFiles | None = None) -> None:
+    def assign(
+        self,
+        state: "TrainState",
+        step: int | None = None,
+        tables: TableFiles | None = None,
+        scalars: Sequence[RowScalar] = (),
+    ) -> None:
         """Set values: all at once, between two updates.
 
         Args:
@@ -127,6 +134,7 @@ class Elsewhere(Protocol):
             step: The step from which training goes on with them; what was under way is void. `None`: it goes on
                 as it is.
             tables: Where rows of tables are, if there are new ones.
+            scalars: What all rows of stacks are to share of the optimizer's state.
         """
         ...
 

@@ -48,7 +48,8 @@ def results(directory: Path, strategy: Any, optimizer: Any) -> dict[str, Any]:
     else:
         kind = sg.keras.Embedding if strategy.tables_above is None else keras.layers.Embedding
         model, layer = made(strategy.scope(), kind, optimizer)
-    history = model.fit(x, y, validation_data=(x, y), **FIT).history
+    slower = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate if epoch < 2 else rate / 4)
+    history = model.fit(x, y, validation_data=(x, y), callbacks=[slower], **FIT).history
     found = {name: np.asarray(values) for name, values in history.items()}
     found["evaluated"] = np.asarray(model.evaluate(x, y, verbose=0))
     found["predicted"] = model.predict(x, verbose=0)
