@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from stratagem.errors import ProtocolError
 from stratagem.keep import read_shard, write_shard
 from stratagem.parameters import table_base
 from stratagem.parameters.config import StackConfig
@@ -18,7 +19,7 @@ from stratagem.parameters.table_base import TableBase
 from stratagem.parameters.table_part import TablePart
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.tables import Table
-from stratagem.tables.row_store import SIZES
+from stratagem.tables.row_store import SIZES, RowScalar
 from stratagem.tables.stacks import stacked
 
 DIM = 3
@@ -124,3 +125,20 @@ def test_a_snapshot_after_rows_were_replaced_stands_on_no_base(
     part.restore(kept, 10)
     record = snapshot(base, tmp_path / "after")
     equal(part, restored(tmp_path / "after", record, 10))
+
+
+def test_what_all_rows_share_is_replaced_by_something_like_it_alone() -> None:
+    part = new_part()
+    count = RowScalar(0, 0, np.array(7, np.int32))  # Adam's, of its updates
+    part.check_scalars([count])
+    part.take(None, [count])
+    assert part.copies()["tables/users/scalar0"] == 7
+    for wrong in (
+        RowScalar(1, 0, count.value),
+        RowScalar(-1, 0, count.value),
+        RowScalar(0, 5, count.value),
+        RowScalar(0, 0, np.array([7], np.int32)),
+        RowScalar(0, 0, np.array(7.0, np.float32)),
+    ):
+        with pytest.raises(ProtocolError, match="there is none like it"):
+            part.check_scalars([wrong])
