@@ -4,12 +4,11 @@ import contextlib
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from drills.large_table_task import DIM
-from drills.processes import launcher
+from drills.processes import launcher, until
 from drills.rounds import attempt
 from drills.table import Outcome
 
@@ -49,12 +48,13 @@ def limited(nbytes: int) -> Iterator[Path | None]:
 
 def _remove(group: Path) -> None:
     """Remove a group, whose processes may be ending."""
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
+
+    def is_removed() -> bool:
         with contextlib.suppress(OSError):
             group.rmdir()
-            return
-        time.sleep(0.05)
+        return not group.exists()
+
+    until(f"the processes in {group} to end", is_removed, 10.0)
 
 
 def train() -> None:

@@ -97,7 +97,7 @@ class RowLayer:
         """The rows as they are now: they can be looked up, iterated over and exported. None, before it is trained."""
         source = self.rows_of
         if source is None:
-            source = LocalRows([self.described], optax.sgd(1.0))
+            source = rows_to_read([self.described])
             self.keep_rows_in(source)
         return table_view(source, self.name)
 
@@ -118,7 +118,7 @@ class RowLayer:
         """Keras reads a model's file: the rows are in this process until the model is trained."""
         path = Path(inner_path) / _FILE
         if path.exists():
-            source = LocalRows([self.described], optax.sgd(1.0))
+            source = rows_to_read([self.described])
             put_rows(source, self.name, exported_rows(path, self.described))
             self.keep_rows_in(source)
 
@@ -224,6 +224,11 @@ class Embedding(RowLayer, keras.layers.Layer):  # type: ignore[misc]
         if optimizer is not None:
             config = {**config, "optimizer": keras.optimizers.deserialize(optimizer)}
         return cls(**config)
+
+
+def rows_to_read(tables: Sequence[Table]) -> LocalRows:
+    """Rows in this process, of tables that are not trained; there are none at first."""
+    return LocalRows(tables, optax.sgd(1.0))  # which keeps nothing of a row but the row
 
 
 def put_rows(source: LocalRows, name: str, pages: Iterable[tuple[Any, Any]]) -> None:

@@ -14,7 +14,7 @@ import optax
 from stratagem import environment
 from stratagem.errors import StrategyError
 from stratagem.keep import map_file, write_shard
-from stratagem.keras.embedding import RowLayer, embeddings_of, put_rows
+from stratagem.keras.embedding import RowLayer, embeddings_of, put_rows, rows_to_read
 from stratagem.keras.row_optimizer import RowOptimizer
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.local_rows import LocalRows
@@ -48,6 +48,10 @@ class ModelTables:
         self._rates: list[tuple[int, int, int]] = []
         self._waiting: LocalRows | None = None
         check_tables([layer.described for layer in layers])
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(repr(layer.name) for layer in self._layers)
 
     def for_training(self) -> RowSource:
         """The rows, where the strategy trains them, with the values that they have now.
@@ -106,7 +110,7 @@ class ModelTables:
         """The rows as they are now; before training, in this process."""
         source: RowSource | None = self._layers[0].rows_of
         if source is None or any(layer.rows_of is not source for layer in self._layers):
-            source = LocalRows([layer.described for layer in self._layers], optax.sgd(1.0))
+            source = rows_to_read([layer.described for layer in self._layers])
             self._move(source)
         return source
 
@@ -126,7 +130,7 @@ class ModelTables:
         source = self.for_reading()
         if not isinstance(source, LocalRows):
             raise StrategyError(
-                f"the rows of {', '.join(repr(layer.name) for layer in self._layers)} are on the parameter servers by now, "
+                f"the rows of {self._names} are on the parameter servers by now, "
                 "where rows of a file can be brought by a new model only: load them before its first fit"
             )
         for layer in self._layers:
@@ -155,7 +159,7 @@ class ModelTables:
             return
         if not all(isinstance(layer.rows_of, LocalRows | None) for layer in self._layers):
             raise StrategyError(
-                f"the rows of {', '.join(repr(layer.name) for layer in self._layers)} are on the parameter servers, from a "
+                f"the rows of {self._names} are on the parameter servers, from a "
                 "training before compile was called again: save the model, and load it for another training"
             )
         self._waiting = LocalRows(tables, None)

@@ -186,7 +186,7 @@ class Store:
         if not is_anew:
             self.wait_for(version)
         with self._versions.replacing() as present, self._lock:
-            prepared, self._prepared = self._prepared, _Prepared()
+            prepared = self._prepared
             if token and token != prepared.token:
                 raise RolledBack("values that are to be taken were not prepared on this server")
             if token:
@@ -195,6 +195,7 @@ class Store:
                     present[index] = value
                 self.tables.take(prepared.rows, prepared.scalars)
             self._versions.publish(version if is_anew else self.version, present)
+            self._prepared = _Prepared()
             if is_anew:
                 self._forget_pushes()
 

@@ -39,9 +39,8 @@ class RowFunction:
 
     def needed_early(self, values: Any, batch: Any) -> BatchRows | None:
         """The rows that a batch on the host needs; `None` if that depends on the key of its step; see `needed`."""
-        if self._traced_for(values, batch).needs_rng:
-            return None
-        return self.needed(values, batch, lambda: jax.random.key(0))
+        traced = self._traced_for(values, batch)
+        return None if traced.needs_rng else self._rows(traced, batch, lambda: jax.random.key(0))
 
     def needed(self, values: Any, batch: Any, rng: Callable[[], jax.Array]) -> BatchRows:
         """The rows that a batch on the host needs.
@@ -55,7 +54,9 @@ class RowFunction:
             DataError: An id is not of its table.
             StrategyError: The function looks rows up where that is not known beforehand.
         """
-        traced = self._traced_for(values, batch)
+        return self._rows(self._traced_for(values, batch), batch, rng)
+
+    def _rows(self, traced: TracedLoss, batch: Any, rng: Callable[[], jax.Array]) -> BatchRows:
         return self._reader.rows(traced.lookups, traced.ids(batch, rng))
 
     def __call__(self, values: Any, batch: RowBatch, rng: jax.Array) -> Any:

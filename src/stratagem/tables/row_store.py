@@ -252,7 +252,7 @@ class RowStore:
         rows = self._find(ids)
         unknown = np.flatnonzero(rows < 0)
         rows[unknown] = self._add(ids[unknown], [])
-        self._values[0].array[rows] = values
+        self._values[0].put(rows, values)
         self._touched.array[rows] = max(self.step, 1)
 
     # Training.

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from stratagem.errors import RolledBack
 from stratagem.parameters.authority import Authority, Decision
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.pushes import Pushes
@@ -112,3 +113,14 @@ def test_what_killed_workers_have_pushed_everywhere_stays_until_its_update_is_ma
     assert server.authority.made(1).pushes[0] == Push(0, "first", 1, 0, 1)  # type: ignore[union-attr]
     assert server.store.version == server.authority.step >= 1
     assert not server.store.left_by_earlier_starts(Push(0, "second", 1, 0, 0))
+
+
+def test_prepared_values_wait_for_their_own_token() -> None:
+    store = Server(Async()).store
+    store.prepare("theirs", {0: 2 * GRADIENT})
+    with pytest.raises(RolledBack, match="were not prepared on this server"):
+        store.take("others", 0, is_anew=False)
+    store.take("theirs", 0, is_anew=False)
+    _, (value,), release = store.read(0)
+    assert np.array_equal(value, 2 * GRADIENT)
+    release()
