@@ -27,8 +27,9 @@ from stratagem.tables.stacks import padded
 from stratagem.tables.table import Table, check_tables
 from stratagem.tables.table_files import TableFiles
 from stratagem.tables.view import exported_rows
-from stratagem.waist import Arrays, TrainState
+from stratagem.waist import Arrays
 
+_BROUGHT = "brought the rows of its model"
 _FROZEN = optax.set_to_zero()
 
 
@@ -165,20 +166,31 @@ class ModelTables:
         self._waiting = LocalRows(tables, None)
         self._move(self._waiting)
 
-    def bring(self, state: TrainState) -> None:
+    def bring(self, served: Any, step: int) -> bool:
         """Have the servers hold the rows that the model came with, unless they have trained it before.
+
+        Args:
+            served: The model on the servers.
+            step: The step that they are at.
+
+        Returns:
+            Whether what was there before is void: to train on it would be in vain.
 
         Raises:
             KeepError: A server cannot read the files in which they are given to it.
         """
-        served, waiting = state.recipe.served, self._waiting
-        self._waiting = None
-        if served is None or waiting is None or not served.is_chief or int(state.step):
-            return
-        with TemporaryDirectory(dir=environment.snapshot_dir()) as directory:
-            record = write_shard(directory, "rows", waiting.copies(), durable=False)
-            rows_alone = jax.tree.map(lambda _: None, served.form)
-            served.assign(rows_alone, 0, TableFiles(Path(directory), 0, (record,)))
+        waiting, self._waiting = self._waiting, None
+        if step:
+            return False
+        if not served.is_chief:
+            return waiting is not None and served.noted(_BROUGHT) is not None
+        if waiting is not None:
+            with TemporaryDirectory(dir=environment.snapshot_dir()) as directory:
+                record = write_shard(directory, "rows", waiting.copies(), durable=False)
+                rows_alone = jax.tree.map(lambda _: None, served.form)
+                served.assign(rows_alone, 0, TableFiles(Path(directory), 0, (record,)))
+        served.note(_BROUGHT, b"")
+        return waiting is not None
 
 
 def beside(path: str, layer: RowLayer) -> str:

@@ -106,8 +106,8 @@ class ResidenceOnServers:
             fresh = state_of(self._controlled, self._updater)
             recipe = replace(fresh.recipe, tables=self._rows)
             self._state = self._strategy.engine.lay_out(replace(fresh, recipe=recipe))
-            if self._tables is not None:
-                self._tables.bring(self._state)
+            if self._tables is not None and self._tables.bring(self._served, int(self._trained.step)):
+                self._state = self._served.renew(self._trained)
         else:
             self._take_edits(self._from_variables())
             if not self._strategy.feed.takes_turns:

@@ -52,12 +52,14 @@ class Member:
         incarnation: The latest start of it; none if it has not come yet.
         sequence: Its last push that was applied or dropped.
         is_active: Whether it is pushing, rather than between two passes over its data.
+        is_meeting: Whether it waits for the other workers, and so cannot push.
         has_gone: Why it takes part no more, if it has finished or was given up.
     """
 
     incarnation: str | None = None
     sequence: int = 0
     is_active: bool = True
+    is_meeting: bool = False
     has_gone: str = ""
     decisions: dict[int, Decision] = field(default_factory=dict)
 
@@ -105,6 +107,7 @@ class Authority:
             worker
             for worker, member in self._members.items()
             if member.is_active
+            and not member.is_meeting
             and not member.has_gone
             and (member.incarnation is not None or self._machine.counts_absent)
         }
@@ -139,6 +142,18 @@ class Authority:
             self._machine.forget(worker)
             self._changed()
 
+    def meet(self, worker: int) -> None:
+        """A worker waits for the others: an update that waited for it would never be made."""
+        if not self.member(worker).is_meeting:
+            self.member(worker).is_meeting = True
+            self._changed()
+
+    def met(self, workers: Iterable[int]) -> None:
+        """These workers wait no longer."""
+        for worker in workers:
+            self.member(worker).is_meeting = False
+        self._changed()
+
     def leave(self, worker: int, why: str) -> None:
         """A worker has finished, or was given up."""
         member = self.member(worker)
@@ -157,8 +172,8 @@ class Authority:
         decision = member.decisions.get(push.sequence)
         if decision is not None or push.sequence <= member.sequence or push in self._undecided:
             return decision  # sent again, by a worker that did not get the answer
-        if not member.is_active:
-            member.is_active = True
+        if not member.is_active or member.is_meeting:
+            member.is_active, member.is_meeting = True, False
             self._changed()
         if len(self._servers) > 1:
             arrivals = self._arrivals.setdefault(push, set())

@@ -36,6 +36,11 @@ class Gathers:
         self._current = Gather("")
         self._last = Gather("")
 
+    @property
+    def waiting(self) -> Set[int]:
+        """The workers that have brought their arrays, and wait for the others."""
+        return self._current.parts.keys()
+
     def bring(self, worker: int, key: str, what: str, part: Any, expected: Set[int]) -> Gather:
         """A worker brings its array, perhaps again because it did not get the answer.
 

@@ -32,7 +32,7 @@ from stratagem.parameters import protocol
 from stratagem.parameters.agreements import Agreements, Label
 from stratagem.parameters.authority import Applied, Authority
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.exchanges import Gathers
+from stratagem.parameters.exchanges import Gather, Gathers
 from stratagem.parameters.snapshot_schedule import SnapshotSchedule
 from stratagem.runtime.wire import Fields
 from stratagem.runtime.wire.failures import first_line
@@ -260,6 +260,19 @@ class ModelCore:
         """A worker has finished, or was given up."""
         self.authority.leave(worker, why)
         self.gathers.look(self.expected)
+        self.authority.met(self.expected - self.gathers.waiting)
+
+    def gather(self, worker: int, key: str, what: str, part: Any) -> Gather:
+        """A worker brings an array; no update waits for it until all have brought theirs.
+
+        Workers in step may come to a gather with different numbers of pushes, since some were dropped, or void.
+        """
+        gather = self.gathers.bring(worker, key, what, part, self.expected)
+        if gather.is_complete:
+            self.authority.met(gather.parts.keys() - self.gathers.waiting)
+        else:
+            self.authority.meet(worker)
+        return gather
 
     def join(self, joining: Joining) -> Conversation[Fields]:
         """A worker wants to take part.

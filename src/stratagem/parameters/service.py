@@ -214,11 +214,7 @@ class ParameterService:
     def _gather(self, request: Request) -> Reply:
         leader, fields, array = self._leader(request), request.fields, request.take(0)
         end = waits_until(request)
-        gather = leader.now(
-            lambda core: core.gathers.bring(
-                fields["worker"], fields["key"], fields["what"], array, core.expected
-            )
-        )
+        gather = leader.now(lambda core: core.gather(fields["worker"], fields["key"], fields["what"], array))
         if leader.until(lambda _: gather.is_complete, end):
             return Reply({STATE: OK}, [gather.parts[worker] for worker in sorted(gather.parts)])
         missing = leader.now(lambda core: core.names(sorted(core.expected - gather.parts.keys())))

@@ -63,6 +63,29 @@ def test_data_that_end_early(
         assert fetched["step"] + dropped == SHORT + LONG
 
 
+def test_no_update_waits_for_a_worker_that_waits_for_the_others(
+    new_job: JobMaker, script: ScriptWriter
+) -> None:
+    """The chief comes to a sum of all workers early; once all have come there, they are in step as before."""
+    path = script(f"""
+        strategy, state, step = start(update=sg.Sync())
+        for _ in range({SHORT} if strategy.is_chief else {LONG}):
+            state, metrics = step(state, BATCH)
+        assert strategy.reduce("sum", np.float32(2)) == 4
+        for _ in range(2):
+            state, metrics = step(state, BATCH)
+        strategy.reduce("sum", np.float32(0))
+        tell(fetched=told(strategy.fetch(state)))
+    """)
+    job = new_job(1, 2)
+    server, *workers = job.serve(0), *[job.start("worker", index, path) for index in range(2)]
+    for task in (*workers, server):
+        task.ends_well()
+    for worker in workers:
+        fetched = worker.results()[0]["fetched"]
+        assert fetched["counts"] == [fetched["step"]] == [LONG + 2]
+
+
 def test_a_worker_that_is_started_again_falls_in_step(new_job: JobMaker, script: ScriptWriter) -> None:
     """Killed between two updates, it begins its data anew, while the others wait in the middle of theirs."""
     path = script(f"""

@@ -22,6 +22,7 @@ from stratagem.errors import KeepError, RemoteError, RolledBack, TaskLost
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import Applied
 from stratagem.parameters.config import StoreConfig
+from stratagem.parameters.exchanges import Gather
 from stratagem.parameters.model_core import (
     AskStarts,
     CallServers,
@@ -83,6 +84,13 @@ class Worker:
     is_connected: bool = False
     has_gone: bool = False
     is_paused: bool = False
+    gathers: int = 0
+    gather: Gather | None = None
+
+    @property
+    def is_meeting(self) -> bool:
+        """Whether it waits for the other workers."""
+        return self.gather is not None and not self.gather.is_complete
 
     @property
     def incarnation(self) -> str:
@@ -348,7 +356,7 @@ class World(RuleBasedStateMachine):
     @rule(number=some.integers(0, WORKERS - 1))
     def push(self, number: int) -> None:
         worker = self.workers[number]
-        if worker.is_connected and worker.push is None:
+        if worker.is_connected and worker.push is None and not worker.is_meeting:
             worker.sequence += 1
             worker.is_paused = False
             worker.push = Push(number, worker.incarnation, worker.sequence, worker.step, 1)
@@ -441,6 +449,17 @@ class World(RuleBasedStateMachine):
         else:
             self.core.authority.pause(number)
         self.follow()
+
+    @rule(number=RARELY)
+    def gather(self, number: int) -> None:
+        """A worker comes to where it waits for all the others, whatever they have still to do; or asks again."""
+        if number >= WORKERS:
+            return
+        worker = self.workers[number]
+        if worker.push is None and worker.is_connected:
+            worker.gathers += not worker.is_meeting
+            worker.gather = self.core.gather(number, f"{worker.incarnation} {worker.gathers}", "reduce", None)
+            self.follow()
 
     # Losses, time, values that are read and set.
 
@@ -598,7 +617,6 @@ class World(RuleBasedStateMachine):
             for worker in self.workers:
                 if worker.has_gone:
                     answered.add(worker.number)
-                if worker.number in answered:
                     continue
                 if worker.epoch != self.core.epoch or not self.core.is_open:
                     worker.is_connected = False
@@ -606,14 +624,15 @@ class World(RuleBasedStateMachine):
                 if self.core.state is State.LOST:
                     assert not self.disk
                     return
+                if worker.is_meeting or worker.number in answered:
+                    self.gather(worker.number)
+                    continue
                 self.push(worker.number)
                 for server in range(len(self.servers)):
                     self.deliver(worker.number, server, "")
                     self.every_server_makes_the_same_updates_once()
                 if worker.is_connected and worker.push is None:
                     answered.add(worker.number)
-                    self.core.authority.pause(worker.number)
-                    self.follow()
         waiting = {worker.number for worker in self.workers} - answered
         assert not waiting, f"{waiting} wait for ever"
         for each in self.servers:
