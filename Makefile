@@ -6,6 +6,8 @@ PEER := .venv-peer
 BENCH := .venv-bench
 WHEEL := .venv-wheel
 TESTERS ?= 2
+# Tests that start processes wait for them: one more at a time.
+PROCESS_TESTERS ?= 3
 ROUNDS ?= 50
 # What the user gave; every benchmark has a number of rounds of its own.
 GIVEN_ROUNDS := $(if $(filter file,$(origin ROUNDS)),,$(ROUNDS))
@@ -28,9 +30,10 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/$(INSTALL) $(INSTALLED)
 	touch $@
 
-$(VENV)/.docs: $(VENV)/.ready
-	$(BIN)/$(INSTALL) --editable '.[docs]'
-	touch $@
+$(VENV)/.docs: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/$(INSTALL) --editable '.[test,docs]'
+	touch $(VENV)/.ready $@
 
 $(PEER)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PEER)
@@ -48,7 +51,7 @@ demo: $(VENV)/.ready  ## train the embedded digits, on one device and on a clust
 test: $(VENV)/.ready  ## all tests that need no other framework
 	rm -f $(PROVED)
 	$(PYTEST) --numprocesses $(TESTERS) --dist loadfile tests/unit
-	$(PYTEST) --numprocesses $(TESTERS) --dist loadfile tests/process
+	$(PYTEST) --numprocesses $(PROCESS_TESTERS) --dist loadfile tests/process
 	$(BIN)/python tests/proofs.py --check $(PROVED)
 
 test-wheel:  ## the same tests, of a wheel that is built here and installed into an environment of its own

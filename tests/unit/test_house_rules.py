@@ -1,47 +1,63 @@
 """Rules of the house that a machine can check."""
 
 import ast
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import stratagem
 
 PACKAGE = Path(stratagem.__file__).parent
-FILES = sorted(PACKAGE.rglob("*.py"))
 RUN_CODE_FROM_BYTES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+ENVIRONMENT = {"os.environ", "os.getenv", "os.environb", "os.putenv"}
 
 
-def name_of(path: Path) -> str:
-    return str(path.relative_to(PACKAGE))
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_nothing_is_pickled(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        modules = []
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            modules = [str(node.module)]
-        assert not RUN_CODE_FROM_BYTES & {module.split(".")[0] for module in modules}
-        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            assert isinstance(node.value, ast.Constant)
-            assert node.value.value is False
+def places(is_wrong: Callable[[ast.AST], bool], besides: Iterable[str] = ()) -> list[str]:
+    """File and line of everything that is wrong, but for some files."""
+    return [
+        f"{name}:{getattr(node, 'lineno', 1)}"
+        for name, tree in trees().items()
+        if name not in besides
+        for node in ast.walk(tree)
+        if is_wrong(node)
+    ]
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.name != "environment.py"], ids=name_of)
-def test_environment_variables_are_read_in_one_module(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute):
-            assert ast.unparse(node) not in {"os.environ", "os.getenv", "os.environb", "os.putenv"}
+def test_the_whole_package_is_read() -> None:
+    assert {"__init__.py", "parameters/store.py"} <= trees().keys()
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_input_is_never_checked_with_assert(path: Path) -> None:
-    assert not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(path.read_text())))
+def pickles(node: ast.AST) -> bool:
+    match node:
+        case ast.Import(names):
+            return any(alias.name.split(".")[0] in RUN_CODE_FROM_BYTES for alias in names)
+        case ast.ImportFrom(module):
+            return str(module).split(".")[0] in RUN_CODE_FROM_BYTES
+        case ast.keyword("allow_pickle", value):
+            return not (isinstance(value, ast.Constant) and value.value is False)
+    return False
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_every_module_says_what_it_is_for(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text()))
+def test_nothing_is_pickled() -> None:
+    assert places(pickles) == []
+
+
+def test_environment_variables_are_read_in_one_module() -> None:
+    def reads(node: ast.AST) -> bool:
+        return isinstance(node, ast.Attribute) and ast.unparse(node) in ENVIRONMENT
+
+    assert places(reads, besides=["environment.py"]) == []
+    assert {place.split(":")[0] for place in places(reads)} == {"environment.py"}
+
+
+def test_input_is_never_checked_with_assert() -> None:
+    assert places(lambda node: isinstance(node, ast.Assert)) == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [name for name, tree in trees().items() if not ast.get_docstring(tree)] == []
