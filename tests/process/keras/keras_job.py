@@ -23,12 +23,12 @@ from unit.keras.cases import CASES, Place, run
 
 
 def results(strategy: Any, directory: Path, names: list[str]) -> None:
-    worker = strategy.workers.index if strategy else 0
+    worker, workers = (strategy.workers.index, strategy.workers.count) if strategy else (0, 1)
     found: dict[str, Any] = {}
     for name in names:
         own = directory / name
         own.mkdir(parents=True, exist_ok=True)
-        place = Place(own, strategy.scope if strategy else nullcontext, worker)
+        place = Place(own, strategy.scope if strategy else nullcontext, worker, workers)
         case = CASES["intact" if name == "failing" and strategy is None else name]
         try:
             # Each worker begins with other values: the chief's count.

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 import stratagem as sg
+from drills.task_words import wait_for
 
 Found = dict[str, Any]
 
@@ -28,11 +29,19 @@ class Place:
         directory: One that all workers share.
         scope: The block in which models are made: that of a strategy, or one that does nothing.
         worker: Which worker this is; the first is chief.
+        workers: How many there are.
     """
 
     directory: Path
     scope: Callable[[], AbstractContextManager[Any]] = nullcontext
     worker: int = 0
+    workers: int = 1
+
+    def meet(self) -> None:
+        """Wait until all workers have come here."""
+        (self.directory / f"met-{self.worker}").touch()
+        for worker in range(self.workers):
+            wait_for(self.directory / f"met-{worker}")
 
 
 Case = Callable[[Place], Found]
@@ -417,6 +426,8 @@ def loaded(place: Place) -> Found:
 def saved(place: Place) -> Found:
     """Models that every worker saves and loads: after a training, during one, by callbacks, and where it likes."""
     directory, options = place.directory, {"batch_size": 7, "shuffle": False, "verbose": 0}
+    by_orbax = keras.callbacks.OrbaxCheckpoint(directory / "orbax")
+    place.meet()  # to make it, each worker has looked through the directory, where the chief removes things later
     with place.scope():
         inputs = keras.Input((4,))  # Orbax's checkpoints of Sequential models come back with other values
         model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(keras.layers.Dense(6, "tanh")(inputs)))
@@ -453,7 +464,7 @@ def saved(place: Place) -> Found:
     callbacks = [
         keras.callbacks.LambdaCallback(on_epoch_end=save),
         keras.callbacks.ModelCheckpoint(directory / "newest.keras"),
-        keras.callbacks.OrbaxCheckpoint(directory / "orbax"),
+        by_orbax,
     ]
     model.fit(X, Y, epochs=2, callbacks=callbacks, **options)
     take(directory / "newest.keras", "newest")
