@@ -13,9 +13,12 @@ ROUNDS ?= 50
 GIVEN_ROUNDS := $(if $(filter file,$(origin ROUNDS)),,$(ROUNDS))
 SEED ?= 0
 MINUTES ?= 60
-# What pip is told besides.
-PIP_OPTIONS ?=
-INSTALL = pip install --quiet --disable-pip-version-check $(PIP_OPTIONS)
+# What installs packages: pip, or uv, which takes a quarter of the time and does not read pip's settings.
+INSTALLER ?= pip
+INSTALL = $(INSTALL_BY_$(INSTALLER))
+# Most of what is installed is never imported: the rest is compiled when it is.
+INSTALL_BY_pip = pip install --quiet --disable-pip-version-check --no-compile
+INSTALL_BY_uv = $(INSTALL_BY_pip) uv && $(@D)/bin/uv pip install --quiet --python $(@D)/bin/python
 # What is installed to be tested: this directory, or a wheel.
 INSTALLED ?= --editable '.[test]'
 PYTEST = $(BIN)/pytest $(PYTEST_OPTIONS) --proved $(PROVED)

@@ -48,13 +48,13 @@ def damaged(artifact: bytes, source: random.Random) -> bytes:
 
 def test_damage_is_refused_and_nothing_else_happens(inspector: Inspector) -> None:
     accepted = 0
-    for seed in range(2000):
+    for seed in range(500):
         try:
             verify(damaged(PROGRAM.artifact, random.Random(seed)), inspector=inspector)
             accepted += 1  # a byte of padding, or another constant: a program all the same
         except ProgramRefused:
             pass
-    assert accepted < 500
+    assert accepted < 125
     verify(PROGRAM.artifact, inspector=inspector)
 
 
