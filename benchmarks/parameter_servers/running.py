@@ -25,13 +25,15 @@ class Job(Contender):
     """A way to train with one server and some workers.
 
     Attributes:
-        launch: Who starts its processes: `stratagem run`, or the harness: `with a server`, or workers `alone`, each
-            with a model of its own.
+        launch: Who starts its processes: `stratagem run`, or the harness: `with a server`, workers `in step` with each
+            other, or workers `alone`, each with a model of its own.
+        servers: How many servers there are, under `stratagem run`.
         replicas: How many replicas share a batch.
         environ: Variables of its own.
     """
 
-    launch: Literal["stratagem run", "with a server", "alone"] = "stratagem run"
+    launch: Literal["stratagem run", "with a server", "in step", "alone"] = "stratagem run"
+    servers: int = 1
     replicas: int = 1
     environ: dict[str, str] = field(default_factory=dict)
 
@@ -60,7 +62,7 @@ class RunningJob:
         with contextlib.ExitStack() as stack:
             self._processes = stack.enter_context(Processes(job.processes, patience))
             if job.launch == "stratagem run":
-                counts = ("--ps", "1", "--workers", str(job.processes))
+                counts = ("--ps", str(job.servers), "--workers", str(job.processes))
                 self._processes.start(python_module("stratagem", "run", *counts, child, *arguments), environ)
             else:
                 self._start_by_hand((sys.executable, child, *arguments), environ)

@@ -58,7 +58,8 @@ PROGRAMS = (
         "tables",
         "Tables by row",
         "Global steps per second with one server and two workers, batches of 256 examples, rows of 16 numbers, Adagrad, and "
-        "the memory that processes came to, against TensorFlow's `embedding_lookup` on its servers.",
+        "the memory that processes came to, against TensorFlow's `embedding_lookup` on its servers and PyTorch's DDP with "
+        "`EmbeddingBag(sparse=True)`, whose two workers count a batch each in every step.",
         "races",
         takes_races=True,
     ),

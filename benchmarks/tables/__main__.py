@@ -4,7 +4,8 @@
 
 One server and two workers on one host, batches of 256 examples, rows of 16 numbers, Adagrad. With one table each example
 has 8 ids: of a pool of 200,000, all of which were seen before it is measured, or always others. With 26 tables, of 1,000
-to 1,000,000 rows, it has one id of each, drawn after Zipf's law. Contenders take turns, as everywhere here.
+to 1,000,000 rows, it has one id of each, drawn after Zipf's law. Beside these, PyTorch's DDP, every worker of which has all
+rows. Then one thing at a time grows: ids per example, tables, servers, workers. Contenders take turns, as everywhere here.
 """
 
 import argparse
@@ -28,7 +29,8 @@ ROWS = "10000,1000000,10000000,100000000"
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tables", description="Tables by row against TensorFlow's embeddings."
+        prog="python -m benchmarks.tables",
+        description="Tables by row against TensorFlow's and PyTorch's embeddings.",
     )
     parser.add_argument("--rows", default=ROWS, help="numbers of rows of the one table, with commas")
     parser.add_argument("--race", action="append", help="only this race, by its name")

@@ -29,16 +29,17 @@ class RunningTables(RunningJob):
     """
 
     def __init__(self, job: Job, work: TableWork, threads: int | None, peaks: dict[str, int]) -> None:
-        needed = _ROOM * work.nbytes
-        if job.module == "tensorflow_tables" and available_memory() < needed:
-            raise Absent(f"its server would need {needed / 1e9:.1f} GB")
-        self._all_workers = job.processes
+        copies = {"with a server": 1, "in step": job.processes}.get(job.launch, 0)
+        needed = copies * _ROOM * work.nbytes
+        if available_memory() < needed:
+            raise Absent(f"its processes would need {needed / 1e9:.1f} GB")
         self._peaks = peaks
         super().__init__(job, TableTask(work, threads=threads).to_json(), threads, CHILD, _PATIENCE)
 
     def warm_up(self) -> None:
         """Go through all batches once, so that every row of them has been there."""
-        self.reach(BATCHES * self._all_workers)
+        if self._job.launch != "in step":  # where every worker has all rows from the start
+            self.reach(BATCHES * self._job.processes)
         super().warm_up()
 
     def turn(self, seconds: float) -> Turn:
