@@ -72,7 +72,7 @@ test-pythons:  ## the unit tests and some of the process tests, on every Python 
 	  $$environment/bin/pytest --numprocesses $(TESTERS) --dist loadfile $(addprefix tests/process/,$(SMOKE)); \
 	done
 
-table: $(VENV)/.ready  ## the READMEs' table of what the last `make test` has proved
+table: $(VENV)/.ready  ## the documentation's table of what the last `make test` has proved
 	$(BIN)/python tests/proofs.py $(PROVED)
 
 test-peer: $(PEER)/.ready  ## the tests against TensorFlow and PyTorch, and Keras's own tests in scopes, in an environment of their own

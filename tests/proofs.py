@@ -1,4 +1,4 @@
-"""Which training API a run of the tests has proved under which strategy, and the table of it in the READMEs.
+"""Which training API a run of the tests has proved under which strategy, and the table of it in the documentation.
 
 A test says what it proves by the fixture `proves`; only those that passed count. `pytest --proved FILE` keeps what a
 run has proved, together with what other runs have put there.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "README.zh-CN.md")
+DOCUMENT = ROOT / "docs" / "strategies" / "index.md"
 BEGIN, END = "<!-- proved: begin -->\n", "<!-- proved: end -->\n"
 
 FUNCTIONS, TABLES = "`strategy.train_step`", "the same, with `sg.Table`"
@@ -88,20 +88,19 @@ def placed(text: str, found: str) -> str:
 
 
 def main() -> None:
-    """Write the tables, or compare them."""
+    """Write the table, or compare it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("proved", type=Path, help="what `pytest --proved FILE` has written")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a table differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the table differs")
     options = parser.parse_args()
     found = table(read(options.proved))
-    for document in DOCUMENTS:
-        text = document.read_text()
-        if options.check and placed(text, found) != text:
-            sys.exit(f"the table in {document.name} is not what the tests have proved, which is:\n{found}")
-        if not options.check:
-            document.write_text(placed(text, found))
+    text = DOCUMENT.read_text()
+    if options.check and placed(text, found) != text:
+        sys.exit(f"the table in {DOCUMENT} is not what the tests have proved, which is:\n{found}")
+    if not options.check:
+        DOCUMENT.write_text(placed(text, found))
 
 
 if __name__ == "__main__":
