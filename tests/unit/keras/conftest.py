@@ -1,5 +1,0 @@
-"""Keras computes with JAX here: it must be told before anything imports it."""
-
-import os
-
-os.environ["KERAS_BACKEND"] = "jax"
