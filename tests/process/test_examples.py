@@ -29,6 +29,13 @@ def test_jax_is_the_same_alone_and_together(nursery: Nursery) -> None:
     assert alone == pytest.approx(together, abs=1e-3)
 
 
+def test_a_language_model(nursery: Nursery) -> None:
+    small = ("--layers", 1, "--width", 64, "--length", 16, "--steps", 60)
+    out = nursery.said(*RUN, "--workers", 2, "examples/language_model.py", *small)
+    (loss,) = re.findall(r"loss ([\d.]+) on text never seen", out)
+    assert float(loss) < 3.6  # 4.6 for one that knows nothing
+
+
 @pytest.mark.parametrize(
     ("command", "strategy"), [((), "mirrored"), (SERVED, "parameter-server")], ids=["mirrored", "served"]
 )
