@@ -14,6 +14,7 @@ from stratagem.parameters.protocol import OK, PENDING, SEND, STATE, Reading
 from stratagem.runtime.buffers import Buffers
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 from stratagem.runtime.wire.arrays import Array
+from stratagem.runtime.wire.failures import first_line
 from stratagem.runtime.wire.peer import CallUnderWay
 
 _BUFFERS = 3
@@ -143,7 +144,7 @@ class PushUnderWay:
         self._memory = memory
         self._log_waiting = log_waiting
         self._calls: dict[int, CallUnderWay] = {}
-        self._has_failed = False
+        self._failure = ""
         self._began = time.monotonic()
 
     def send(self, server: int, again: bool = False) -> None:
@@ -179,14 +180,14 @@ class PushUnderWay:
                 state = answer.fields[STATE]
                 if state == OK:
                     return answer
-                if self._has_failed:
-                    raise RolledBack("another server did not get its part of a push")
+                if self._failure:
+                    raise RolledBack(f"another server did not get its part of a push: {self._failure}")
                 if state == PENDING and server == 0:
                     tasks = ", ".join(answer.fields["waiting"]) or "the other servers"
                     self._log_waiting(f"for {tasks}", time.monotonic() - self._began)
                 again = state != SEND
-        except BaseException:
-            self._has_failed = True
+        except BaseException as error:
+            self._failure = self._failure or first_line(error) or type(error).__name__
             raise
 
     def abandon(self) -> None:
@@ -194,5 +195,5 @@ class PushUnderWay:
         for call in self._calls.values():
             call.abandon()
         self._calls.clear()
-        self._has_failed = False
+        self._failure = ""
         self._began = time.monotonic()
