@@ -343,7 +343,7 @@ def test_a_server_ends_although_a_program_runs_for_ever() -> None:
         with sg.Session(served.target("worker", 0), secret=served.secret) as session:
             idle = processor_ticks(server.pid)
             run = threads.submit(session.run, forever, 1.0)
-            until("the program to run", lambda: run.done() or processor_ticks(server.pid) > idle + 100)
+            until("the program to run", lambda: run.done() or processor_ticks(server.pid) > idle + 100, 90)
             server.process.send_signal(signal.SIGTERM)
             code, _, err = server.finish(60)
             assert (code, err) == (143, "")
