@@ -14,6 +14,7 @@ from stratagem.errors import StratagemError
 from stratagem.keras.arguments import named_arguments
 from stratagem.keras.companions import accompanied, leave_files, listed
 from stratagem.keras.evaluation import Evaluation
+from stratagem.keras.host_layers import host_layers_of, with_strings
 from stratagem.keras.model_tables import ModelTables, tables_of
 from stratagem.keras.own_batches import NOT_ONE, keep_own_batches
 from stratagem.keras.pipelines import with_pipelines
@@ -52,7 +53,7 @@ class AdoptedModel:
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Train, in step with the other workers."""
-        bound = named_arguments("fit", self.model, args, kwargs)
+        bound = with_strings(self.model, named_arguments("fit", self.model, args, kwargs))
         files = self.strategy.workers.files
         given = listed(bound.get("callbacks"))
         bound["callbacks"] = accompanied(self, given)
@@ -98,7 +99,7 @@ class AdoptedModel:
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate; workers in step share the rows out, and bring the results together; others agree on the values."""
-        bound = named_arguments("evaluate", self.model, args, kwargs)
+        bound = with_strings(self.model, named_arguments("evaluate", self.model, args, kwargs))
         if not self.strategy.is_chief:
             bound["verbose"] = 0
         self.agree(bound.get("_use_cached_eval_dataset", False))
@@ -108,7 +109,7 @@ class AdoptedModel:
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Predict all rows; workers in step share them out."""
-        bound = named_arguments("predict", self.model, args, kwargs)
+        bound = with_strings(self.model, named_arguments("predict", self.model, args, kwargs))
         if not self.strategy.is_chief:
             bound["verbose"] = 0
         self.agree()
@@ -167,12 +168,20 @@ class AdoptedModel:
 
     def symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Build the model before anything else; here `fit` shows the iterator over its batches."""
-        has_tables = self.tables() is not None
-        if iterator is not None and has_tables:
-            # Keras would bring batches to the accelerator one step ahead, and with them only 32 bits of each id.
+        has_tables, on_host = self.tables() is not None, host_layers_of(self.model)
+        if iterator is not None and (has_tables or on_host is not None):
+            # Keras would bring batches to the accelerator one step ahead, with only 32 bits of each id and without strings.
             iterator._one_batch_ahead_iterator = _whole
+        build = partial(type(self.model)._symbolic_build, self.model)
         with ids_keep_their_bits() if has_tables else nullcontext():
-            type(self.model)._symbolic_build(self.model, iterator=iterator, data_batch=data_batch)
+            if on_host is None:
+                build(iterator=iterator, data_batch=data_batch)
+            else:
+                with on_host.building() as seen:
+                    one = (
+                        iter(()) if iterator is None else ((*each, map(seen, own)) for *each, own in iterator)
+                    )
+                    build(iterator=one, data_batch=None if data_batch is None else seen(data_batch))
         if self._takes_turns and iterator is not None:
             keep_own_batches(iterator, self.strategy)
 
@@ -186,6 +195,7 @@ class AdoptedModel:
         residence: Residence = kind(self.strategy, model, tables)
         self._residence = residence
         replicas, files = self.strategy.engine.replicas, self.strategy.workers.files
+        on_host = host_layers_of(model) or _whole
 
         def train(values: Values, data: Any) -> tuple[Any, Values]:
             if data is NOT_ONE:
@@ -194,7 +204,7 @@ class AdoptedModel:
                 self._measured_from = values[3]
             if files is not None:
                 files.next_batch()
-            part = self._deal(data)
+            part = on_host(self._deal(data))
             # Ids are looked up where they have all their bits.
             placed = part if tables is not None or replicas.is_placed(part) else replicas.place(part)
             metrics, values = residence.advance(values, placed)

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.keras.host_layers import host_layers_of
 from stratagem.keras.model_tables import ModelTables, ReadsRows
 from stratagem.keras.residence import Values, at_home
 from stratagem.keras.sums import taken_from_chief
@@ -40,6 +41,7 @@ class Evaluation:
         self._are_agreed = are_agreed or not self._shares
         self._layers = len(model.non_trainable_variables)
         trainable = KerasTrainable(model, 0, reads_optimizer=False)
+        self._computed: Callable[[Any], Any] = host_layers_of(model) or _as_it_is
         self._place: Callable[[Any], Any] = self._replicas.place
         self._test: Callable[..., Any]
         self._guess: Callable[..., Any]
@@ -47,7 +49,7 @@ class Evaluation:
             self._test = jax.jit(trainable.test, out_shardings=self._replicas.whole)
             self._guess = jax.jit(trainable.guess, out_shardings=self._replicas.whole)
         else:
-            self._place = _on_host
+            self._place = _as_it_is  # ids are looked up where they have all their bits
             self._test = ReadsRows(trainable.test, tables, self._replicas)
             self._guess = ReadsRows(trainable.guess, tables, self._replicas)
         self._known: tuple[Values, Values] | None = None
@@ -61,7 +63,7 @@ class Evaluation:
         self.rows = count_rows(part)
         if not self.rows:
             return self._told, self._left((params, others, metrics))
-        self._told, state = self._test(params, [*others, *metrics], self._place(part))
+        self._told, state = self._test(params, [*others, *metrics], self._place(self._computed(part)))
         return self._told, self._left((params, state[: self._layers], state[self._layers :]))
 
     def guess(self, values: Values, batch: Any, deal: Deal) -> tuple[Any, Values]:
@@ -70,7 +72,7 @@ class Evaluation:
         workers = self._strategy.workers
         is_shared = self._shares and count_rows(batch) >= workers.count
         part = deal(batch) if is_shared else batch
-        outputs, others = self._guess(params, others, self._place(part))
+        outputs, others = self._guess(params, others, self._place(self._computed(part)))
         outputs = jax.tree.map(np.asarray, outputs)
         if is_shared:
             outputs = jax.tree.map(lambda mine: np.concatenate(list(workers.gather(mine))), outputs)
@@ -101,6 +103,5 @@ class Evaluation:
         return values
 
 
-def _on_host(batch: Any) -> Any:
-    """Ids are looked up where they have all their bits."""
+def _as_it_is(batch: Any) -> Any:
     return batch

@@ -6,7 +6,7 @@ so that a strategy can do with them what it does. Models with a `train_step` of 
 
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from keras.src.utils.python_utils import pythonify_logs
 
 from stratagem.errors import StrategyError
 from stratagem.keras.embedding import embeddings_of
+from stratagem.keras.host_layers import HostBatch, host_layers_of
 from stratagem.keras.probes import Probes
 from stratagem.waist import Arrays, Kind, Metrics
 from stratagem.waist.interfaces import natural_kind
@@ -49,6 +50,7 @@ class KerasTrainable:
             for variable in others
         ]
         self._probes = Probes(embeddings_of(model))
+        self._host_layers = host_layers_of(model)
         self.log_names: list[str] = []
         """What `train_step` tells, once it has been traced."""
         self._touched: set[str] = set()
@@ -71,9 +73,13 @@ class KerasTrainable:
             optimizer = [
                 jnp.zeros(variable.shape, variable.dtype) for variable in self._model.optimizer.variables
             ]
-        with self._probes.along(self._model, params) as (given, own_places), self._kept_gradients() as kept:
+        with (
+            self._probes.along(self._model, params) as (given, own_places),
+            self._kept_gradients() as kept,
+            self._data_of(batch) as data,
+        ):
             logs, (_, after, _, measured) = self._model.train_step(
-                (given, self._moved(others, 1), optimizer, metrics), batch
+                (given, self._moved(others, 1), optimizer, metrics), data
             )
         if len(kept) != 1:
             raise StrategyError(
@@ -101,7 +107,8 @@ class KerasTrainable:
     def test(self, params: Arrays, state: Arrays, batch: Any) -> tuple[Metrics, Arrays]:
         """What `test_step` tells of a batch, and the state after it."""
         others, metrics, _ = self._split(state)
-        logs, (_, others, metrics) = self._model.test_step((params, others, metrics), batch)
+        with self._data_of(batch) as data:
+            logs, (_, others, metrics) = self._model.test_step((params, others, metrics), data)
         return flattened(logs), [*others, *metrics]
 
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
@@ -114,7 +121,8 @@ class KerasTrainable:
 
     def guess(self, params: Arrays, state: Arrays, batch: Any) -> tuple[Any, Arrays]:
         """What `predict_step` makes of a batch, and the layers' state after it."""
-        outputs, others = self._model.predict_step((params, state[: self._layers]), batch)
+        with self._data_of(batch) as data:
+            outputs, others = self._model.predict_step((params, state[: self._layers]), data)
         return outputs, others
 
     def commit(self, params: Arrays, state: Arrays) -> None:
@@ -123,6 +131,12 @@ class KerasTrainable:
         variables = [*model.trainable_variables, *model.non_trainable_variables, *model.metrics_variables]
         for variable, value in zip(variables, [*params, *state], strict=True):
             variable.assign(value)
+
+    def _data_of(self, batch: Any) -> AbstractContextManager[Any]:
+        """A batch as the model's own steps take it, and for the block what was made of it before."""
+        if self._host_layers is None or not isinstance(batch, HostBatch):
+            return nullcontext(batch)
+        return self._host_layers.given(batch)
 
     def _split(self, state: Arrays) -> tuple[Arrays, Arrays, Arrays]:
         """The layers' state, the metrics', and what there is of the optimizer's."""

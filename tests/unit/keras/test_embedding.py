@@ -104,6 +104,15 @@ def test_it_is_made_again_of_its_configuration() -> None:
     assert isinstance(again.embeddings_initializer, keras.initializers.Zeros)
 
 
+@pytest.mark.parametrize("name", ["Hashing", "StringLookup", "IntegerLookup", "HashedCrossing"])
+def test_layers_that_need_tensorflow_say_so_where_there_is_none(name: str) -> None:
+    with (
+        sg.OneDeviceStrategy().scope(),
+        pytest.raises(ImportError, match=f"Layer {name} requires TensorFlow"),
+    ):
+        getattr(keras.layers, name)(10)
+
+
 def test_without_a_strategy_there_are_no_rows() -> None:
     assert len(sg.keras.Embedding(10, 2, name="alone").table()) == 0
     model = keras.Sequential([sg.keras.Embedding(10, 2, name="alone"), keras.layers.Flatten()])
