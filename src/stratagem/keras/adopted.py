@@ -280,6 +280,11 @@ class AdoptedModel:
             return logs  # of no batch: the metrics are of none either
         return type(model)._get_metrics_result_or_logs(model, logs)
 
+    @property
+    def served(self) -> Any:
+        """The model on the servers, once they train it; `None` if they do not."""
+        return None if self._residence is None else self._residence.served
+
     def tables(self) -> ModelTables | None:
         """The tables of the model, as it is built now."""
         return tables_of(self.strategy, self.model)

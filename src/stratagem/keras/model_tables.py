@@ -30,6 +30,10 @@ from stratagem.tables.view import exported_rows
 from stratagem.waist import Arrays
 
 _BROUGHT = "brought the rows of its model"
+_OF_ANOTHER_TRAINING = (
+    "on the parameter servers, from a training before compile was called again: save the model, and load it for another "
+    "training"
+)
 _FROZEN = optax.set_to_zero()
 
 
@@ -121,24 +125,34 @@ class ModelTables:
         for layer in self._layers:
             layer.table().export(beside(path, layer))
 
-    def load(self, path: str) -> None:
-        """Have the rows that `export` wrote, and no others.
+    def load(self, path: str, served: Any = None) -> None:
+        """Have the rows that `export` wrote, and no others; on parameter servers, if this is the chief.
+
+        Args:
+            path: The file beside which they are.
+            served: The model on the servers, once it trains there.
 
         Raises:
-            StrategyError: They live on parameter servers.
-            KeepError: A file is missing, or has rows of another kind.
+            StrategyError: They are on servers where the model does not train any more.
+            KeepError: A file is missing, or has rows of another kind, or a server cannot read it.
         """
         source = self.for_reading()
-        if not isinstance(source, LocalRows):
-            raise StrategyError(
-                f"the rows of {self._names} are on the parameter servers by now, "
-                "where rows of a file can be brought by a new model only: load them before its first fit"
-            )
+        rows = source
+        if not isinstance(rows, LocalRows):
+            if served is None:
+                raise StrategyError(f"the rows of {self._names} are {_OF_ANOTHER_TRAINING}")
+            if not served.is_chief:
+                return
+            rows = LocalRows([table for stack in source.stacks for table in stack.tables], None)
+            for store in rows.stores:
+                store.step = served.client.step  # that of which they are as good as trained
         for layer in self._layers:
             map_file(beside(path, layer))  # all are there, before anything is let go of
-        source.clear()
+        rows.clear()
         for layer in self._layers:
-            put_rows(source, layer.name, exported_rows(beside(path, layer), layer.described))
+            put_rows(rows, layer.name, exported_rows(beside(path, layer), layer.described))
+        if rows is not source:
+            _send(served, rows, None)
 
     def _move(self, source: RowSource) -> None:
         """Let the rows be there from now on."""
@@ -159,10 +173,7 @@ class ModelTables:
         if not any(len(view) for view in views):
             return
         if not all(isinstance(layer.rows_of, LocalRows | None) for layer in self._layers):
-            raise StrategyError(
-                f"the rows of {self._names} are on the parameter servers, from a "
-                "training before compile was called again: save the model, and load it for another training"
-            )
+            raise StrategyError(f"the rows of {self._names} are {_OF_ANOTHER_TRAINING}")
         self._waiting = LocalRows(tables, None)
         self._move(self._waiting)
 
@@ -185,12 +196,23 @@ class ModelTables:
         if not served.is_chief:
             return waiting is not None and served.noted(_BROUGHT) is not None
         if waiting is not None:
-            with TemporaryDirectory(dir=environment.snapshot_dir()) as directory:
-                record = write_shard(directory, "rows", waiting.copies(), durable=False)
-                rows_alone = jax.tree.map(lambda _: None, served.form)
-                served.assign(rows_alone, 0, TableFiles(Path(directory), 0, (record,)))
+            _send(served, waiting, 0)
         served.note(_BROUGHT, b"")
         return waiting is not None
+
+
+def _send(served: Any, rows: LocalRows, step: int | None) -> None:
+    """Have the servers hold these rows and no others, by way of a file.
+
+    Args:
+        served: The model on the servers.
+        rows: The rows.
+        step: The global step from which training goes on; `None`: it goes on as it is.
+    """
+    with TemporaryDirectory(dir=environment.snapshot_dir()) as directory:
+        record = write_shard(directory, "rows", rows.copies(), durable=False)
+        rows_alone = jax.tree.map(lambda _: None, served.form)
+        served.assign(rows_alone, step, TableFiles(Path(directory), step or 0, (record,)))
 
 
 def beside(path: str, layer: RowLayer) -> str:

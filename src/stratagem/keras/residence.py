@@ -31,6 +31,11 @@ class Residence(Protocol):
         """What the model's `train_step` tells."""
         ...
 
+    @property
+    def served(self) -> Any:
+        """The model on the servers, once they train it; `None` if they do not."""
+        ...
+
     def begin(self) -> None:
         """Before training: all workers begin with the chief's values, and draw the same random numbers."""
         ...
@@ -106,6 +111,9 @@ class ResidenceHere:
     def log_names(self) -> list[str]:
         """See `Residence`."""
         return self._trainable.log_names
+
+    served = None
+    """See `Residence`."""
 
     def begin(self) -> None:
         """See `Residence`."""

@@ -60,7 +60,7 @@ def load_weights(adopted: AdoptedModel, /, *args: Any, **kwargs: Any) -> Any:
             "use that in strategy.scope(), or a file that save_weights has written"
         )
     told = type(model).load_weights(model, *args, **kwargs)
-    tables.load(path)
+    tables.load(path, adopted.served)
     return told
 
 

@@ -74,6 +74,11 @@ class ResidenceOnServers:
         """See `Residence`."""
         return self._trainable.log_names
 
+    @property
+    def served(self) -> Any:
+        """See `Residence`."""
+        return None if self._state is None else self._served
+
     # Before and after.
 
     def begin(self) -> None:

@@ -239,7 +239,9 @@ class ModelPart:
             self._base.forget()
         # A server that has no part in updates is at no step.
         takes_part = is_anew or self.config.server in self.config.participants
-        self.filled.take(token, step if takes_part else 0, is_anew)
+        has_rows = self.filled.take(token, step if takes_part else 0, is_anew)
+        if has_rows and self._base is not None:
+            self._base.forget()  # before the next snapshot is decided
 
     # Checkpoints.
 

@@ -171,7 +171,7 @@ class Store:
             own = {index: np.array(value) for index, value in values.items()}
             self._prepared = _Prepared(token, own, rows, scalars)
 
-    def take(self, token: str, version: int, is_anew: bool) -> None:
+    def take(self, token: str, version: int, is_anew: bool) -> bool:
         """Let prepared values take the place of those that are here, all at once.
 
         Args:
@@ -179,6 +179,9 @@ class Store:
             version: The global step after which they are to be taken.
             is_anew: Whether history begins anew with them, at that step: all that was pushed before is forgotten,
                 and they are answered from when the store is told to begin.
+
+        Returns:
+            Whether there are other rows of tables among them.
 
         Raises:
             RolledBack: They are not here, or the servers have gone back meanwhile.
@@ -193,11 +196,13 @@ class Store:
                 new = copies(list(prepared.values.values()), self._device)
                 for index, value in zip(prepared.values, new, strict=True):
                     present[index] = value
-                self.tables.take(prepared.rows, prepared.scalars)
+                self.tables.take(prepared.rows, prepared.scalars, goes_on=not is_anew)
+            has_rows = bool(token) and prepared.rows is not None
             self._versions.publish(version if is_anew else self.version, present)
             self._prepared = _Prepared()
             if is_anew:
                 self._forget_pushes()
+        return has_rows
 
     def _forget_pushes(self) -> None:
         self.close()

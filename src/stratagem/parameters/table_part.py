@@ -30,7 +30,7 @@ class TablePart:
         self._labels = [label(stack.names) for stack in stacks]
         self._dtypes = [np.dtype(stack.spec.dtype) for stack in stacks]
         self._lock = threading.Lock()
-        self.clear()
+        self._stores = self._new_stores()
 
     def clear(self) -> None:
         """Have no rows."""
@@ -152,10 +152,20 @@ class TablePart:
                     f"scalar {place} of stack {stack} as {value.dtype}{list(value.shape)}: there is none like it"
                 )
 
-    def take(self, stores: list[RowStore] | None, scalars: Sequence[RowScalar] = ()) -> None:
-        """Have these rows, if any are given, and let them share what is given."""
+    def take(
+        self, stores: list[RowStore] | None, scalars: Sequence[RowScalar] = (), goes_on: bool = False
+    ) -> None:
+        """Have these rows, if any are given, and let them share what is given.
+
+        Args:
+            stores: The rows.
+            scalars: What they are to share.
+            goes_on: Whether they go on from the step of those before, and share what those did.
+        """
         with self._lock:
             if stores is not None:
+                for old, new in zip(self._stores, stores, strict=True) if goes_on else ():
+                    new.step, new.scalars = old.step, old.scalars
                 self._stores = stores
             for stack, place, value in scalars:
                 self._stores[stack].scalars[place] = value

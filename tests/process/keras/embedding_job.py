@@ -53,6 +53,7 @@ def results(directory: Path, strategy: Any, optimizer: Any) -> dict[str, Any]:
     found = {name: np.asarray(values) for name, values in history.items()}
     found["evaluated"] = np.asarray(model.evaluate(x, y, verbose=0))
     found["predicted"] = model.predict(x, verbose=0)
+    found["loaded"] = after_loading(model, directory / "model.weights.h5", x, y)
     if strategy is None:
         found["rows"], found["count"] = layer.get_weights()[0], np.asarray(len(np.unique(x[0])))
         found["kept"] = found["trained on"] = found["rows"]
@@ -64,6 +65,16 @@ def results(directory: Path, strategy: Any, optimizer: Any) -> dict[str, Any]:
         found["kept"] = loaded.get_layer("ids").table().lookup(np.arange(IDS))
         found["trained on"] = trained_on(strategy, loaded, x, y)
     return found
+
+
+def after_loading(model: Any, path: Path, x: Any, y: Any) -> Any:
+    """What the model predicts with weights that were saved before an epoch, and loaded after it."""
+    model.save_weights(path)
+    once = {**FIT, "epochs": 1}
+    model.fit(x, y, **once)
+    model.load_weights(path)
+    model.fit(x, y, sample_weight=np.zeros(len(y)), **once)  # by which all have met, and nothing is trained
+    return model.predict(x, verbose=0)
 
 
 def trained_on(strategy: Any, model: Any, x: Any, y: Any) -> Any:

@@ -142,3 +142,15 @@ def test_what_all_rows_share_is_replaced_by_something_like_it_alone() -> None:
     ):
         with pytest.raises(ProtocolError, match="there is none like it"):
             part.check_scalars([wrong])
+
+
+def test_rows_that_are_replaced_go_on_with_the_step_and_what_they_shared() -> None:
+    part, other = new_part(), new_part()
+    train(part, range(1, 11))
+    train(other, range(1, 3))
+    count = part.copies()["tables/users/scalar0"]
+    assert other.copies()["tables/users/scalar0"] != count
+    part.take(list(other._stores), goes_on=True)
+    equal(part, other)
+    assert part.step == 10
+    assert part.copies()["tables/users/scalar0"] == count
