@@ -1,6 +1,6 @@
 """Tables whose rows live on parameter servers, as a worker plans and sees them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,25 @@ class ServerRows(PlannedRows):
     Attributes:
         updates: How each stack is trained.
         client: Calls the servers, once the model is there.
+        settle: Waits for a push that is under way, during which nothing else is asked of the servers.
     """
 
     def __init__(self, tables: Sequence[Table], optimizer: Any) -> None:
         self.stacks = stacked(check_tables(tables))
         self.updates = row_updates(self.stacks, optimizer)
         self.client: ServerClient | None = None
+        self.settle: Callable[[], object] = lambda: None
 
     @property
     def _connected(self) -> ServerClient:
         if self.client is None:
             raise RuntimeError("the tables have not been laid out")
         return self.client
+
+    @property
+    def _settled(self) -> ServerClient:
+        self.settle()
+        return self._connected
 
     def copies(self) -> dict[str, Array]:
         """None: servers write what they have by themselves."""
@@ -51,20 +58,20 @@ class ServerRows(PlannedRows):
 
     def count(self, stack: int) -> int:
         """See `RowSource`."""
-        client = self._connected
+        client = self._settled
         return sum(client.table_page(server, stack, 0, 0).fields["count"] for server in client.servers)
 
     def read(self, stack: int, ids: Array) -> Array:
         """See `RowSource`."""
         nothing = np.empty(0, np.int64)
-        client = self._connected
+        client = self._settled
         divisions = self.divided([ids if number == stack else nothing for number in range(len(self.stacks))])
         answers = client.pull_rows([[each.parts[server] for each in divisions] for server in client.servers])
         return divisions[stack].joined([own[stack] for own in answers], len(ids))
 
     def pages(self, stack: int, size: int) -> Iterator[tuple[Array, Sequence[Array]]]:
         """See `RowSource`."""
-        client = self._connected
+        client = self._settled
         for server in client.servers:
             start: int | None = 0
             while start is not None:

@@ -1,6 +1,8 @@
 """What every way of dealing batches out does with them: skips empty ones, tells them apart, places them ahead."""
 
 import hashlib
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -49,17 +51,14 @@ def placed_ahead(batches: Iterable[Any], replicas: Replicas) -> Iterator[Any]:
 
 
 def _told_ahead(batches: Iterable[Any], lookahead: Lookahead) -> Iterator[Any]:
-    """Copies of the batches, each when the one after it is known."""
-    present: Any = None
-    for batch in batches:
-        following = jax.tree.map(np.array, batch)
-        if present is not None:
-            lookahead.tell(present, following)
-            yield present
-        present = following
-    if present is not None:
-        lookahead.tell(present, None)
-        yield present
+    """Copies of the batches, each when the one is known that steps want to know then."""
+    copies = (jax.tree.map(np.array, batch) for batch in batches)
+    known: deque[Any] = deque()
+    for following in itertools.chain(copies, itertools.repeat(None, lookahead.distance)):
+        known.append(following)
+        if len(known) > lookahead.distance:
+            lookahead.tell(known[0], following)
+            yield known.popleft()
 
 
 def with_rows(batches: Iterable[Any]) -> Iterator[Any]:

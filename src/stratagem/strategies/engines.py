@@ -77,7 +77,7 @@ class LocalEngine:
 
     def tables(self, tables: Sequence[Table], optimizer: Any) -> RowSource:
         """Rows in the memory of this process."""
-        self.replicas.lookahead = Lookahead()
+        self.replicas.lookahead = Lookahead(1)
         return LocalRows(tables, optimizer)
 
 

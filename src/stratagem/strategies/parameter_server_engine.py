@@ -24,7 +24,7 @@ from stratagem.strategies.row_steps import placed
 from stratagem.strategies.row_trainable import ROW_GRADIENTS, LooksUpRows
 from stratagem.strategies.rows import count_rows
 from stratagem.strategies.served_gradients import served_gradients
-from stratagem.strategies.served_rows import ServedRows
+from stratagem.strategies.served_rows import RowsOfBatch, ServedRows
 from stratagem.strategies.server_workers import ServerWorkers
 from stratagem.strategies.step_log import StepLog
 from stratagem.tables.row_source import RowSource
@@ -54,7 +54,8 @@ class ParameterServerEngine:
 
     def tables(self, tables: Sequence[Table], optimizer: Any) -> RowSource:
         """Rows on the servers."""
-        self.replicas.lookahead = Lookahead()
+        # While a push is under way there is no asking for the rows of the next step: they came with the push before.
+        self.replicas.lookahead = Lookahead(2 if _overlaps(self._options) else 1)
         return ServerRows(tables, optimizer)
 
     def lay_out(self, state: TrainState) -> TrainState:
@@ -66,11 +67,9 @@ class ParameterServerEngine:
             workers.server, workers.index, workers.is_chief, plan, lambda: plan.initial(state)
         )
         client.connect()
+        model = _Served(plan, client, _overlaps(self._options), workers, state)
         if isinstance(state.recipe.tables, ServerRows):
-            state.recipe.tables.client = client
-        # Rows of the next batch are asked for when those of the present one have been pushed.
-        overlaps = _overlaps(self._options) and state.recipe.tables is None
-        model = _Served(plan, client, overlaps, workers, state)
+            state.recipe.tables.client, state.recipe.tables.settle = client, model.settle
         workers.use(model)
         recipe = replace(state.recipe, served=model)
         empty = TrainState([], [], list(state.flat_state), None, np.int32(0), recipe)
@@ -89,9 +88,11 @@ class ParameterServerEngine:
             model: _Served = state.recipe.served  # type: ignore[assignment]
             rows = count_rows(batch, of_nothing=0)
             others, own, gradients, commons = state.flat_state, {}, model.nothing, []
-            tables = following = of_tables = None
+            tables = following = needed = of_tables = None
             if isinstance(trainable, LooksUpRows):
                 tables = model.tables_of(trainable)
+                if not tables.are_here(batch):
+                    state = model.caught_up(state)
                 ahead = None if replicas.lookahead is None else replicas.lookahead.after(batch)
                 following = tables.following(state.flat_params, ahead)
             if rows:
@@ -100,14 +101,15 @@ class ParameterServerEngine:
                     compute = model.compiled[step] = jax.jit(
                         _compute(trainable, model.plan, index, averages), out_shardings=replicas.whole
                     )
-                key = partial(_key, state, index)
-                needed = None if tables is None else tables.needed(state.flat_params, batch, key)
                 for is_last in (not renews, True):
                     before = state
                     if renews:
                         state = model.freshened(state)
                     given = batch
-                    if tables is not None and needed is not None:
+                    if tables is not None:
+                        if needed is None or state is not before:
+                            key = partial(_key, state, index)
+                            needed = tables.needed(state.flat_params, batch, key)
                         if needed.values is None or state is not before:
                             tables.bring(needed)
                         given = placed(replicas, batch, needed.values or [], needed.needed.places)
@@ -128,9 +130,9 @@ class ParameterServerEngine:
             shared = [host(common) for common in commons]
             wanted = None if following is None else following.wanted()
             base = int(state.step)
-            outcome = model.push(Contribution(rows, gradients, shared, readings, base, of_tables, wanted))
-            if tables is not None:
-                tables.came(following, outcome.rows)
+            outcome = model.push(
+                Contribution(rows, gradients, shared, readings, base, of_tables, wanted), following
+            )
             metrics = own
             if averages and outcome.metrics:
                 metrics = {
@@ -183,6 +185,13 @@ def _one_copy(array: Any) -> Any:
     return np.asarray(array if array.is_fully_replicated else array.addressable_data(0))
 
 
+def _with_rows(outcome: Outcome, following: RowsOfBatch | None) -> Outcome:
+    """What came of a push, when the rows that came with it are where the step finds them that needs them."""
+    if following is not None and outcome.rows is not None:
+        following.take(outcome.rows)
+    return outcome
+
+
 class _Served:
     """One model on the servers, as this worker trains it.
 
@@ -221,8 +230,9 @@ class _Served:
         self._tables: dict[LooksUpRows, ServedRows] = {}
         self._closing: list[Callable[[], object]] = []
         self.nothing: list[list[Any]] = [[] for _ in plan.parts]
-        self.push: Callable[[Contribution], Outcome] = self._push_on if overlaps else client.push
-        self._under_way: Callable[[], Outcome] | None = None
+        self.push = self._push_on if overlaps else self._push
+        self._under_way: tuple[Callable[[], Outcome], RowsOfBatch | None] | None = None
+        self._settled: Outcome | None = None
         self.age = Age()
         self.is_closed = False
 
@@ -233,16 +243,33 @@ class _Served:
             self._tables[trainable] = ServedRows(source, trainable)
         return self._tables[trainable]
 
-    def _push_on(self, contribution: Contribution) -> Outcome:
+    def _push(self, contribution: Contribution, following: RowsOfBatch | None) -> Outcome:
+        """Push, and return the outcome; with it come the rows of a batch to follow."""
+        return _with_rows(self.client.push(contribution), following)
+
+    def _push_on(self, contribution: Contribution, following: RowsOfBatch | None) -> Outcome:
         """Begin to push, and return the outcome of the push before."""
-        before = self.settle()
-        self._under_way = self.client.begin(contribution)
+        before = self._outcome_before()
+        self._under_way = self.client.begin(contribution), following
         return before or Outcome("begun", contribution.base or 0)
 
-    def settle(self) -> Outcome | None:
-        """Wait for the push that is under way, if there is one; what came of it."""
-        result, self._under_way = self._under_way, None
-        return None if result is None else result()
+    def _outcome_before(self) -> Outcome | None:
+        """What came of the last push, unless that was returned before."""
+        self.settle()
+        before, self._settled = self._settled, None
+        return before
+
+    def settle(self) -> None:
+        """Wait for the push that is under way, if there is one."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            result, following = under_way
+            self._settled = _with_rows(result(), following)
+
+    def caught_up(self, state: TrainState) -> TrainState:
+        """The state with what came of the push that is under way."""
+        before = self._outcome_before()
+        return state if before is None else self.renewed(state, before)
 
     def renewed(self, state: TrainState, outcome: Outcome, others: Arrays | None = None) -> TrainState:
         """The state with what came back from the servers.
@@ -286,6 +313,13 @@ class _Served:
         params, others = self.plan.params_and_state(self.rendezvous.agreed(label), list(state.flat_state))
         return replace(state, flat_params=params, flat_state=others)
 
+    def _forget(self) -> None:
+        """What has come so far is older than what there will be."""
+        self.settle()
+        self._settled = None
+        for tables in self._tables.values():
+            tables.forget()
+
     @property
     def has_pushed(self) -> bool:
         """See `Elsewhere`."""
@@ -293,7 +327,7 @@ class _Served:
 
     def renew(self, state: TrainState) -> TrainState:
         """See `Elsewhere`."""
-        self.settle()
+        self._forget()
         return self.renewed(state, self.client.pull())
 
     def assign(
@@ -312,7 +346,7 @@ class _Served:
             raise StrategyError(
                 "only the chief may set values on the parameter servers: ask strategy.is_chief"
             )
-        self.settle()
+        self._forget()
         self.client.assign(self.plan.scatter_state(state), step, tables, scalars)
         if step is not None:
             self.client.pull()

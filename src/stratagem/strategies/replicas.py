@@ -16,17 +16,22 @@ T = TypeVar("T")
 
 
 class Lookahead:
-    """The batch that comes after another one, as far as that is known."""
+    """The batch that comes some steps after another one, as far as that is known.
 
-    def __init__(self) -> None:
+    Args:
+        distance: How many steps.
+    """
+
+    def __init__(self, distance: int) -> None:
+        self.distance = distance
         self._pair: tuple[Any, Any] = None, None
 
     def tell(self, batch: Any, following: Any) -> None:
-        """After this batch comes that one; `None` if none does."""
+        """So many steps after this batch comes that one; `None` if none does."""
         self._pair = batch, following
 
     def after(self, batch: Any) -> Any:
-        """The batch that comes after this one; `None` if that is not known."""
+        """The batch that comes so many steps after this one; `None` if that is not known."""
         known, following = self._pair
         return following if known is batch else None
 
@@ -42,7 +47,7 @@ class Replicas:
         whole: How everything else does.
         read_host_memory: Whether compiled steps read host arrays where they are. Then nothing is gained by placing
             batches beforehand: to make a device's array of each costs more than what it holds is worth.
-        lookahead: Where the batch after the present one is told, if steps want to know. Then batches stay on the host:
+        lookahead: Where a batch after the present one is told, if steps want to know. Then batches stay on the host:
             steps look ids up in them, which may have more bits than JAX computes with.
     """
 

@@ -1,5 +1,6 @@
 """The rows of tables on parameter servers that one worker's steps need: brought, with the push before if that can be."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from stratagem.strategies.rows import count_rows
 from stratagem.tables.owners import Division
 from stratagem.tables.stacks import BatchRows, padded_size
 from stratagem.waist import Arrays
+
+_AHEAD = 3
+"""Of so many batches at most it is known what they need: the present one, and those of the two steps after it."""
 
 
 @dataclass(eq=False)
@@ -64,23 +68,31 @@ class ServedRows:
     def __init__(self, source: ServerRows, trainable: LooksUpRows) -> None:
         self._source = source
         self._trainable = trainable
-        self._following: RowsOfBatch | None = None
+        self._following: deque[RowsOfBatch] = deque(maxlen=_AHEAD)
+
+    def are_here(self, batch: Any) -> bool:
+        """Whether the rows that a batch needs came with a push."""
+        return any(each.batch is batch and each.values is not None for each in self._following)
 
     def needed(self, params: Arrays, batch: Any, rng: Callable[[], jax.Array]) -> RowsOfBatch:
-        """The rows that a batch needs; they are here if they came with the last push."""
-        following, self._following = self._following, None
-        if following is not None and following.batch is batch:
-            return following
-        return self._of(self._trainable.needed(params, batch, rng), batch)
+        """The rows that a batch needs; they are here if they came with a push."""
+        known = next((each for each in self._following if each.batch is batch), None)
+        if known is None:
+            return self._of(self._trainable.needed(params, batch, rng), batch)
+        self._following.remove(known)
+        return known
 
     def following(self, params: Arrays, batch: Any) -> RowsOfBatch | None:
-        """The rows that the next batch needs, if that is known by now."""
+        """The rows that a batch after the present one needs, if that is known by now; to be asked for with a push."""
         try:
             is_known = batch is not None and count_rows(batch)
             needed = self._trainable.needed_early(params, batch) if is_known else None
         except (DataError, StrategyError):
             return None  # the step of that batch says what is wrong with it; this one is not
-        return None if needed is None else self._of(needed, batch)
+        if needed is None:
+            return None
+        self._following.append(self._of(needed, batch))
+        return self._following[-1]
 
     def _of(self, needed: BatchRows, batch: Any) -> RowsOfBatch:
         return RowsOfBatch(batch, needed, self._source.divided(needed.ids))
@@ -91,8 +103,6 @@ class ServedRows:
         if client is not None:
             rows.take(client.pull_rows(rows.wanted(), trains=True))
 
-    def came(self, rows: RowsOfBatch | None, values: Pieces | None) -> None:
-        """With a push came the rows of the batch after it, or did not."""
-        if rows is not None and values is not None:
-            rows.take(values)
-        self._following = rows
+    def forget(self) -> None:
+        """Values have been set on the servers: what came before that is not to be trained on."""
+        self._following.clear()

@@ -100,6 +100,46 @@ def test_workers_in_step_train_as_a_dense_matrix_does_and_as_one_device(
         server.ends_well()
 
 
+def test_overlapping_pushes_train_on_rows_that_are_one_update_old(
+    new_job: JobMaker, script: ScriptWriter
+) -> None:
+    path = script("""
+        from stratagem.parameters.client import ServerClient
+
+        asked, pull = [], ServerClient.pull_rows
+        ServerClient.pull_rows = lambda *given, **named: asked.append(1) or pull(*given, **named)
+        sgd, w = optax.sgd(0.02), np.ones(DIM, np.float32)
+        strategy = sg.ParameterServerStrategy(update=sg.Async(overlap=True))
+        state = strategy.init({"w": w}, sgd, tables=[sg.Table("users", DIM, rows=ROWS)])
+        view = strategy.table(state, "users")
+        dense = [{"w": w, "users": view.lookup(np.arange(ROWS))}]
+        step = strategy.train_step(loss_of_rows)
+        asked.clear()
+        for number, batch in enumerate(strategy.distribute(batches(steps=40))):
+            state, metrics = step(state, batch)
+            # The first two find no push that brings their rows; from then on one is under way while the next computes.
+            gradients = jax.grad(loss_of_matrix)(dense[number if number < 2 else -2], batch)
+            dense.append(jax.tree.map(lambda value, gradient: value - 0.02 * gradient, dense[-1], gradients))
+        assert len(asked) == 2, asked
+        assert metrics["global_step"] in (38, 39)
+        close = dict(rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(view.lookup(np.arange(ROWS)), dense[-1]["users"], **close)
+        assert np.abs(dense[-1]["users"] - dense[-2]["users"]).max() > 1e-4
+        fetched = strategy.fetch(state)
+        np.testing.assert_allclose(fetched.params["w"], dense[-1]["w"], **close)
+        assert fetched.step == 40
+        for _ in range(3):
+            state, metrics = step(state, batch)  # nothing tells the batch beforehand
+        assert strategy.fetch(state).step == 43
+        strategy.close()
+        print("the same")
+    """)
+    job = new_job(1, 1)
+    server, worker = job.serve(0), job.start("worker", 0, path)
+    assert "the same" in worker.ends_well()
+    server.ends_well()
+
+
 @pytest.mark.parametrize("rule", ["sg.Async()", "sg.BoundedStaleness(1)"])
 def test_one_worker_has_the_bits_of_one_device_for_ids_of_all_sizes(
     new_job: JobMaker, script: ScriptWriter, tmp_path: Path, rule: str, proves: Proves
