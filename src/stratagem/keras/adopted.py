@@ -45,7 +45,8 @@ class AdoptedModel:
         self._evaluation: Evaluation | None = None
         self._measured_from: Arrays | None = None
         self._adds_up = False
-        self._takes_turns = False
+        self._keeps_own = False
+        self._on_host: Callable[[Any], Any] = _whole
         self._is_failing = False
         self._is_training = False
 
@@ -59,7 +60,7 @@ class AdoptedModel:
         bound["callbacks"] = accompanied(self, given)
         if not self.strategy.is_chief:
             bound["verbose"] = 0
-        self._takes_turns = self.strategy.feed.takes_turns
+        self._keeps_own = self.strategy.feed.takes_turns or self._looks_ahead
         self._next_call()
         self._is_training = True
         try:
@@ -67,7 +68,7 @@ class AdoptedModel:
             with with_pipelines("fit", bound) as taken, apart:
                 history = self._safely(partial(type(self.model).fit, self.model, **taken))
         finally:
-            self._takes_turns = self._is_training = False
+            self._keeps_own = self._is_training = False
             self._next_call()
         if self._residence is not None:
             self._residence.end()
@@ -143,6 +144,16 @@ class AdoptedModel:
         with self._dealing(self._evaluation_deal()):
             return self._safely(partial(type(self.model).predict_on_batch, self.model, *args, **kwargs))
 
+    @property
+    def _looks_ahead(self) -> bool:
+        """Whether steps want to know the batches to follow: the rows that these need come with a push."""
+        return self.strategy.engine.is_elsewhere and self.tables() is not None
+
+    def _own_part(self, deal: Deal, batch: Any) -> Any:
+        """What this worker trains on of a batch; `None` if that is another's."""
+        part = deal(_dense(batch))
+        return None if part is None else self._on_host(part)
+
     def _training_deal(self) -> Deal:
         """How batches are dealt out that this worker trains on; where workers take turns they are its own already."""
         return _whole if self.strategy.feed.takes_turns else self.strategy.feed.deal()
@@ -157,12 +168,12 @@ class AdoptedModel:
     @contextmanager
     def _dealing(self, deal: Deal, adds_up: bool = False) -> Iterator[None]:
         """Deal batches out so in the block, and measure anew; then go on with what was before."""
-        before = self._deal, self._adds_up, self._measured_from, self._takes_turns
-        self._deal, self._adds_up, self._measured_from, self._takes_turns = deal, adds_up, None, False
+        before = self._deal, self._adds_up, self._measured_from, self._keeps_own
+        self._deal, self._adds_up, self._measured_from, self._keeps_own = deal, adds_up, None, False
         try:
             yield
         finally:
-            self._deal, self._adds_up, self._measured_from, self._takes_turns = before
+            self._deal, self._adds_up, self._measured_from, self._keeps_own = before
 
     # What Keras calls.
 
@@ -182,8 +193,8 @@ class AdoptedModel:
                         iter(()) if iterator is None else ((*each, map(seen, own)) for *each, own in iterator)
                     )
                     build(iterator=one, data_batch=None if data_batch is None else seen(data_batch))
-        if self._takes_turns and iterator is not None:
-            keep_own_batches(iterator, self.strategy)
+        if self._keeps_own and iterator is not None:
+            keep_own_batches(iterator, self.strategy, self._looks_ahead, self._own_part)
 
     def make_train_function(self, force: bool = False) -> None:
         """One step of the strategy for each batch."""
@@ -195,7 +206,7 @@ class AdoptedModel:
         residence: Residence = kind(self.strategy, model, tables)
         self._residence = residence
         replicas, files = self.strategy.engine.replicas, self.strategy.workers.files
-        on_host = host_layers_of(model) or _whole
+        self._on_host = on_host = host_layers_of(model) or _whole
 
         def train(values: Values, data: Any) -> tuple[Any, Values]:
             if data is NOT_ONE:
@@ -298,7 +309,7 @@ class AdoptedModel:
 
     def begin_epoch(self) -> None:
         """Before an epoch: its batches are dealt out anew, and its metrics counted."""
-        self._deal, self._measured_from = self._training_deal(), None
+        self._deal, self._measured_from = _whole if self._keeps_own else self._training_deal(), None
         self._adds_up = self._is_summed_later
         if self._residence is not None:
             self._residence.begin_epoch()
@@ -380,6 +391,8 @@ def _whole(batch: Any) -> Any:
 
 def _dense(batch: Any) -> Any:
     """A batch whose rows can be told apart: what sparse arrays are made of has other rows than they have."""
+    if not any(map(_is_sparse, jax.tree.leaves(batch, is_leaf=_is_sparse))):
+        return batch  # itself, by which steps know it
     return jax.tree.map(lambda leaf: leaf.todense() if _is_sparse(leaf) else leaf, batch, is_leaf=_is_sparse)
 
 

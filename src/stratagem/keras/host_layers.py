@@ -83,7 +83,9 @@ class HostLayers:
         self._compiled: tuple[list[Any], Callable[..., Any]] | None = None
 
     def __call__(self, batch: Any) -> HostBatch:
-        """A batch of the host, with what the layers make of it."""
+        """A batch of the host, with what the layers make of it, if it has not that already."""
+        if isinstance(batch, HostBatch):
+            return batch
         is_bare = not isinstance(batch, tuple | list)
         x = batch if is_bare else batch[0]
         leaves = tree.flatten(x)

@@ -36,7 +36,7 @@ class Batches:
 def placed_ahead(batches: Iterable[Any], replicas: Replicas) -> Iterator[Any]:
     """The batches, each put on the devices while the one before it trains; in host memory if they read that."""
     if replicas.lookahead is not None:
-        yield from _told_ahead(batches, replicas.lookahead)
+        yield from told_ahead(batches, replicas.lookahead)
         return
     if replicas.read_host_memory:
         # None is drawn ahead: whoever makes them may use the memory of one for the next.
@@ -50,7 +50,7 @@ def placed_ahead(batches: Iterable[Any], replicas: Replicas) -> Iterator[Any]:
     yield from ahead
 
 
-def _told_ahead(batches: Iterable[Any], lookahead: Lookahead) -> Iterator[Any]:
+def told_ahead(batches: Iterable[Any], lookahead: Lookahead) -> Iterator[Any]:
     """Copies of the batches, each when the one is known that steps want to know then."""
     copies = (jax.tree.map(np.array, batch) for batch in batches)
     known: deque[Any] = deque()

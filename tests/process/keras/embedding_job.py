@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 import stratagem as sg
+from stratagem.parameters.client import ServerClient
 
 IDS = 40
 FIT: dict[str, Any] = {"batch_size": 12, "epochs": 3, "shuffle": False, "verbose": 0}
@@ -48,9 +49,11 @@ def results(directory: Path, strategy: Any, optimizer: Any) -> dict[str, Any]:
     else:
         kind = sg.keras.Embedding if strategy.tables_above is None else keras.layers.Embedding
         model, layer = made(strategy.scope(), kind, optimizer)
+    asked = row_requests()
     slower = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate if epoch < 2 else rate / 4)
     history = model.fit(x, y, validation_data=(x, y), callbacks=[slower], **FIT).history
     found = {name: np.asarray(values) for name, values in history.items()}
+    found["asked"] = np.asarray(len(asked))
     found["evaluated"] = np.asarray(model.evaluate(x, y, verbose=0))
     found["predicted"] = model.predict(x, verbose=0)
     found["loaded"] = after_loading(model, directory / "model.weights.h5", x, y)
@@ -65,6 +68,20 @@ def results(directory: Path, strategy: Any, optimizer: Any) -> dict[str, Any]:
         found["kept"] = loaded.get_layer("ids").table().lookup(np.arange(IDS))
         found["trained on"] = trained_on(strategy, loaded, x, y)
     return found
+
+
+def row_requests() -> list[Any]:
+    """What servers are asked from now on for rows to train on, other than with a push."""
+    asked: list[Any] = []
+    pull = ServerClient.pull_rows
+
+    def pull_rows(client: ServerClient, wanted: Any, trains: bool = False) -> Any:
+        if trains:
+            asked.append(wanted)
+        return pull(client, wanted, trains)
+
+    ServerClient.pull_rows = pull_rows  # type: ignore[assignment,method-assign]
+    return asked
 
 
 def after_loading(model: Any, path: Path, x: Any, y: Any) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator
 
 from stratagem.keras.own_batches import NOT_ONE, keep_own_batches
+from stratagem.strategies.replicas import Lookahead
 
 ROWS = np.arange(5, dtype=np.float32)
 
@@ -21,7 +22,9 @@ def in_turns(worker: int) -> Any:
         places = itertools.count()
         return lambda batch: batch if next(places) % 2 == worker else None
 
-    return SimpleNamespace(feed=SimpleNamespace(deal=deal), workers=SimpleNamespace(index=worker, count=2))
+    return SimpleNamespace(
+        feed=SimpleNamespace(deal=deal, takes_turns=True), workers=SimpleNamespace(index=worker, count=2)
+    )
 
 
 def iterator(worker: int, x: Any, **options: Any) -> Any:
@@ -78,3 +81,20 @@ def test_an_epoch_without_a_batch_of_this_worker() -> None:
     made = iterator(1, ROWS[:1], batch_size=1)
     assert made.num_batches == 0
     assert epoch(made) == [(0, 0, [NOT_ONE])]
+
+
+@pytest.mark.parametrize("distance", [1, 2])
+def test_steps_are_told_of_the_batches_to_follow_in_an_epoch(distance: int) -> None:
+    strategy, lookahead = in_turns(0), Lookahead(distance)
+    strategy.engine = SimpleNamespace(replicas=SimpleNamespace(lookahead=lookahead))
+    made = JAXEpochIterator(x=np.arange(9, dtype=np.float32), batch_size=1, steps_per_execution=2)
+    keep_own_batches(made, strategy, looks_ahead=True)
+    made.reset()
+    for _ in range(2):
+        pairs = []
+        for *_, batches in made:
+            for batch in batches:
+                following = lookahead.after(batch)
+                pairs.append((batch[0].item(), None if following is None else following[0].item()))
+        rows = [0, 2, 4, 6, 8]
+        assert pairs == list(zip(rows, [*rows[distance:], *[None] * distance], strict=True))
