@@ -293,7 +293,7 @@ class AdoptedModel:
 
     @property
     def served(self) -> Any:
-        """The model on the servers, once they train it; `None` if they do not."""
+        """The model on the servers, while they train it; `None` if they do not."""
         return None if self._residence is None else self._residence.served
 
     def tables(self) -> ModelTables | None:

@@ -31,8 +31,8 @@ from stratagem.waist import Arrays
 
 _BROUGHT = "brought the rows of its model"
 _OF_ANOTHER_TRAINING = (
-    "on the parameter servers, from a training before compile was called again: save the model, and load it for another "
-    "training"
+    "on the parameter servers, from a training before compile was called again or the strategy was closed: save the model "
+    "while it trains, and load it for another training"
 )
 _FROZEN = optax.set_to_zero()
 
@@ -130,7 +130,7 @@ class ModelTables:
 
         Args:
             path: The file beside which they are.
-            served: The model on the servers, once it trains there.
+            served: The model on the servers, while they train it.
 
         Raises:
             StrategyError: They are on servers where the model does not train any more.

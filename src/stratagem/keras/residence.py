@@ -33,7 +33,7 @@ class Residence(Protocol):
 
     @property
     def served(self) -> Any:
-        """The model on the servers, once they train it; `None` if they do not."""
+        """The model on the servers, while they train it; `None` if they do not."""
         ...
 
     def begin(self) -> None:

@@ -77,7 +77,7 @@ class ResidenceOnServers:
     @property
     def served(self) -> Any:
         """See `Residence`."""
-        return None if self._state is None else self._served
+        return None if self._state is None or self._served.is_closed else self._served
 
     # Before and after.
 

@@ -87,7 +87,6 @@ class ParameterServerEngine:
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             model: _Served = state.recipe.served  # type: ignore[assignment]
             rows = count_rows(batch, of_nothing=0)
-            others, own, gradients, commons = state.flat_state, {}, model.nothing, []
             tables = following = needed = of_tables = None
             if isinstance(trainable, LooksUpRows):
                 tables = model.tables_of(trainable)
@@ -95,6 +94,7 @@ class ParameterServerEngine:
                     state = model.caught_up(state)
                 ahead = None if replicas.lookahead is None else replicas.lookahead.after(batch)
                 following = tables.following(state.flat_params, ahead)
+            others, own, gradients, commons = state.flat_state, {}, model.nothing, []
             if rows:
                 compute = model.compiled.get(step)
                 if compute is None:

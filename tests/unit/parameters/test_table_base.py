@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import jax
@@ -12,8 +13,9 @@ import pytest
 
 from stratagem.errors import ProtocolError
 from stratagem.keep import read_shard, write_shard
-from stratagem.parameters import table_base
+from stratagem.parameters import protocol, table_base
 from stratagem.parameters.config import StackConfig
+from stratagem.parameters.part import ModelPart
 from stratagem.parameters.row_updates import row_spec, row_updates
 from stratagem.parameters.table_base import TableBase
 from stratagem.parameters.table_part import TablePart
@@ -154,3 +156,19 @@ def test_rows_that_are_replaced_go_on_with_the_step_and_what_they_shared() -> No
     equal(part, other)
     assert part.step == 10
     assert part.copies()["tables/users/scalar0"] == count
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_a_server_that_is_given_rows_as_training_goes_on_has_no_base_any_more(
+    tmp_path: Path, has_rows: bool
+) -> None:
+    config = SimpleNamespace(
+        nbytes=0, name="model", server=0, participants=(0,), snapshot_dir=str(tmp_path), snapshot_secs=600.0
+    )
+    part = ModelPart(cast(Any, config), cast(Any, None), jax.devices()[0], cast(Any, None))
+    part.store = cast(Any, SimpleNamespace(take=lambda token, version, is_anew: has_rows))
+    part._base = TableBase(new_part(), tmp_path / "base", "ps-0-rows")
+    part._base._base = known = 5, ()
+    part.obey(protocol.TAKE, {"token": "rows", "step": 7, "is_anew": False}, 1.0)
+    assert (part._base._base == known) is not has_rows
+    part.close()
