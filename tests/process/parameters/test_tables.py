@@ -185,9 +185,10 @@ def test_one_worker_has_the_bits_of_one_device_for_ids_of_all_sizes(
     assert exported["values"][order].tobytes() == np.load(tmp_path / "rows.npy").tobytes()
 
 
-def test_a_server_that_was_killed_goes_on_with_its_rows(nursery: Nursery) -> None:
+@pytest.mark.parametrize("rule", ["async", "async, overlapping"])
+def test_a_server_that_was_killed_goes_on_with_its_rows(nursery: Nursery, rule: str) -> None:
     """Each row counts its updates: in the end they are as many as the step says."""
-    with CountedJob("async", restarts=1, nursery=nursery, has_table=True) as job:
+    with CountedJob(rule, restarts=1, nursery=nursery, has_table=True) as job:
         job.wait_for(1)
         (place,) = re.findall(r"a cut of step 0 is in (\S+)", job.log)
         until(
