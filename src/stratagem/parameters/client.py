@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from stratagem import environment
 from stratagem.errors import DeadlineExceeded, RolledBack, StratagemError, TaskLost, TaskUnreachable
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
+from stratagem.parameters.model_core import Joining
 from stratagem.parameters.planning import ModelPlan, Pieces
 from stratagem.parameters.protocol import OK, STATE
 from stratagem.parameters.push import VOID, Contribution, FreeMemory, Outcome, PushUnderWay, receive
@@ -92,6 +93,8 @@ class ServerClient:
         self._is_paused = False
         self._sequence = 0
         self._pulled_epoch = ""
+        # Every push asks for them.
+        self._peer: Callable[[int], Peer] = cache(lambda number: server.peers[plan.options.servers[number]])
         server.when_leader_restarts(self._pause_again)
 
     @property
@@ -154,16 +157,10 @@ class ServerClient:
         if waiting := next(filter(None, (each["waiting"] for each in servers)), None):
             return str(waiting)
         starts = [each["start"] for each in servers]
-        fields = {
-            "worker": self.worker,
-            "incarnation": self.server.incarnation,
-            "chief": self._is_chief,
-            "starts": starts,
-            "had_values": bool(self.epoch) or any(each["has_values"] for each in servers[1:]),
-            "epoch": self.epoch,
-            "reached": self.step,
-        }
-        answer = self.call(0, protocol.JOIN, fields).fields
+        had_values = bool(self.epoch) or any(each["has_values"] for each in servers[1:])
+        incarnation = self.server.incarnation
+        joining = Joining(self.worker, incarnation, self._is_chief, starts, had_values, self.epoch, self.step)
+        answer = self.call(0, protocol.JOIN, {"joining": list(joining)}).fields
         match answer[STATE]:
             case protocol.OK:
                 self.epoch, self.step = answer["epoch"], answer["step"]
@@ -171,14 +168,12 @@ class ServerClient:
                     self._log_trained_already()
                 self._has_joined = True
                 if "reached" in answer:
-                    self.lost_updates += answer["reached"] - answer["cut"]
+                    lost = answer["reached"] - answer["cut"]
+                    self.lost_updates += lost
                     _log.warning(
                         "%s: %d update(s) are lost with a server: all have gone back from step %d to the snapshot of "
                         "step %d",
-                        self.server.task,
-                        answer["reached"] - answer["cut"],
-                        answer["reached"],
-                        answer["cut"],
+                        *(self.server.task, lost, answer["reached"], answer["cut"]),
                     )
                 return None
             case protocol.WANTED:
@@ -249,12 +244,12 @@ class ServerClient:
         Args:
             server: Its number.
             call: The call's name.
-            fields: Plain values to send, beside the model's name.
+            fields: Plain values to send, beside the model's name and the epoch.
             tensors: Arrays to send.
             seconds: How long to wait for the answer.
             memory: For the parameters in the answer, if there are any.
         """
-        fields = {"model": self._model, **fields}
+        fields = {"model": self._model, "epoch": self.epoch, **fields}
         under_way = self._peer(server).begin(call, fields, tensors, timeout=seconds, wait=False)
         return receive(under_way, seconds, memory)
 
@@ -262,8 +257,9 @@ class ServerClient:
         """Do something for every server at once."""
         return fan_out(act, self.servers, self._threads.submit)
 
-    def _peer(self, server: int) -> Peer:
-        return self.server.peers[self._plan.options.servers[server]]
+    def ask(self, call: str, fields: Fields, tensors: Sequence[Any] = ()) -> Response:
+        """Call server 0; after every loss of the servers, join again and call once more."""
+        return self.retry(lambda: self.call(0, call, fields, tensors))
 
     def log_waiting(self, what: str, seconds: float) -> None:
         """Log what this worker waits for (`for …`), if it has for long, and not too often."""
@@ -291,7 +287,7 @@ class ServerClient:
         return self.retry(attempt)
 
     def _pull_from(self, server: int, than: int = -1) -> Response:
-        fields = {"epoch": self.epoch, "than": than}
+        fields = {"than": than, "at_least": 0, "everything": False}
         return self.call(server, protocol.PULL, fields, memory=self._memory[server])
 
     def push(self, contribution: Contribution, push: PushUnderWay | None = None) -> Outcome:
@@ -383,21 +379,21 @@ class ServerClient:
         """
         fields = {"reader": self.worker if trains else None}
 
-        def from_server(server: int) -> Response:
-            return self.call(server, protocol.ROWS, {"epoch": self.epoch, **fields}, wanted[server])
+        def from_server(server: int) -> list[Array]:
+            return self.call(server, protocol.ROWS, fields, wanted[server]).tensors
 
-        return self.retry(lambda: [answer.tensors for answer in self.everywhere(from_server)])
+        return self.retry(lambda: self.everywhere(from_server))
 
     def table_page(self, server: int, stack: int, start: int, size: int) -> Response:
         """Some rows of a stack of tables, and where to go on."""
         fields = {"stack": stack, "start": start, "size": size}
-        return self.retry(lambda: self.call(server, protocol.TABLE, {"epoch": self.epoch, **fields}))
+        return self.retry(lambda: self.call(server, protocol.TABLE, fields))
 
     def pause(self) -> None:
         """Tell the servers that this worker's data have ended for now."""
         with self._turn:
             self._is_paused = True
-            self.retry(lambda: self.call(0, protocol.PAUSE, {"worker": self.worker}))
+            self.ask(protocol.PAUSE, {"worker": self.worker})
 
     def _pause_again(self) -> None:
         """Tell a leader that was started again, which would wait for this worker, that it pauses."""
@@ -416,8 +412,9 @@ class ServerClient:
 
         def read(server: int, step: int) -> Response:
             # A server without variables is at no step.
-            fields = {"epoch": self.epoch, "step": step if server in self._participants else 0}
-            return self.call(server, protocol.READ, fields, seconds=LONG)
+            at_least = step if server in self._participants else 0
+            fields = {"than": -1, "at_least": at_least, "everything": True}
+            return self.call(server, protocol.PULL, fields, seconds=LONG)
 
         def attempt() -> tuple[int, Pieces]:
             with self._updates_held() as step:
@@ -463,13 +460,13 @@ class ServerClient:
         shared = [np.asarray(scalar.value) for scalar in scalars]
 
         def stage(server: int) -> None:
-            fields: Fields = {"epoch": self.epoch, "token": token, "indices": list(values[server])}
+            fields: Fields = {"token": token, "indices": list(values[server])}
             fields |= {"tables": files, "scalars": [[scalar.stack, scalar.place] for scalar in scalars]}
             self.call(server, protocol.STAGE, fields, [*values[server].values(), *shared], seconds=LONG)
 
         def attempt() -> None:
             fan_out(stage, servers, self._threads.submit)
-            fields = {"epoch": self.epoch, "token": token, "servers": servers, "step": step}
+            fields = {"token": token, "servers": servers, "step": step}
             answer = self.call(0, protocol.ASSIGN, fields, seconds=LONG).fields
             self.epoch, self.step = answer["epoch"], answer["step"]
 
@@ -490,7 +487,7 @@ class ServerClient:
             with self._updates_held() as step:
                 if not make(step):
                     return step, False
-                fields = {"epoch": self.epoch, "root": root, "step": step}
+                fields = {"root": root, "step": step}
                 answers = self.everywhere(
                     lambda server: self.call(server, protocol.KEEP, fields, seconds=LONG)
                 )

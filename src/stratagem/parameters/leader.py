@@ -18,7 +18,6 @@ from stratagem.parameters.authority import Decision
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.model_core import LONG, Conversation, ModelCore, Restored, WriteSnapshot
 from stratagem.parameters.part import ModelPart
-from stratagem.parameters.rules import BoundedStaleness
 from stratagem.parameters.snapshot_writer import KEPT_SNAPSHOTS, shard_name
 from stratagem.parameters.store import Lead
 from stratagem.parameters.update_rules import Push
@@ -67,7 +66,6 @@ class Leader(Lead):
         self._config = config
         self._peers = peers
         self._start = start
-        self._is_bounded = isinstance(config.rule, BoundedStaleness)
         self._commons: dict[tuple[str, int], Sequence[Array]] = {}
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -122,8 +120,6 @@ class Leader(Lead):
 
     def may_go_on(self, epoch: str, worker: int, end: float) -> list[int]:
         """Wait until a worker may go on; those whom it still has to wait for at the end."""
-        if not self._is_bounded:
-            return []
         with self._lock:
             waits_for = self.core.authority.waits_for(worker)
             if waits_for and self.is_alone:

@@ -15,7 +15,6 @@ from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.snapshot_writer import SnapshotWriter, shard_name
 from stratagem.parameters.store import Lead, Store
 from stratagem.parameters.table_base import TableBase
-from stratagem.parameters.table_part import TablePart
 from stratagem.runtime.memory import physical_memory
 from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.programs.summary import TensorSpec
@@ -64,22 +63,22 @@ class ModelPart:
         if self.store is not None:
             return []
         config = self.config
-        hashes = (config.update, config.partials, config.combine)
         of_tables = [each for stack in config.tables for each in (*stack.first, *stack.update)]
+        hashes = dict.fromkeys([config.update, config.partials, config.combine, *of_tables])
+        hashes.pop("", None)
         programs = {
-            hash_: self._programs.find(hash_, self._donated(hash_), self._device)
-            for hash_ in dict.fromkeys([*hashes, *of_tables])
-            if hash_
+            hash_: program
+            for hash_ in hashes
+            if (program := self._programs.find(hash_, self._donated(hash_), self._device)) is not None
         }
-        missing = [hash_ for hash_, program in programs.items() if program is None]
-        if not missing:
-            update, partials, combine = map(programs.get, hashes)
+        if len(programs) == len(hashes):
             snapshot = None if config.snapshot_dir is None else self._snapshot
-            tables = TablePart(config.tables, {name: each for name, each in programs.items() if each})
+            store = Store(config, programs, self._device, self._lead, snapshot)
             name = f"{shard_name(config.server)}-rows"
-            self._base = TableBase(tables, Path(self._snapshot_root, name), name) if config.tables else None
-            self.store = Store(config, update, partials, combine, self._device, self._lead, tables, snapshot)
-        return missing
+            if config.tables:
+                self._base = TableBase(store.tables, Path(self._snapshot_root, name), name)
+            self.store = store
+        return [hash_ for hash_ in hashes if hash_ not in programs]
 
     def ship(self, artifact: bytes) -> None:
         """Take a program in, and compile it."""

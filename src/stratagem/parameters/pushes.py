@@ -23,7 +23,7 @@ from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.exchanges import Metrics
 from stratagem.parameters.leader import Leader
 from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
-from stratagem.parameters.rules import Sync
+from stratagem.parameters.rules import BoundedStaleness, Sync
 from stratagem.parameters.store import Key, Lead, Store
 from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
 from stratagem.runtime.wire import LATER, Fields, Reply, Request
@@ -39,6 +39,7 @@ class _PendingPush:
         store: The values, from which those came that it was computed on.
         push: The push.
         end: Until when its caller may be kept waiting.
+        is_far: Whether its caller is answered over a network.
         is_here: Whether it is staged.
     """
 
@@ -46,23 +47,19 @@ class _PendingPush:
     store: Store
     push: Push
     end: float
+    is_far: bool
     is_here: bool = True
 
-    def arrays(self) -> tuple[Sequence[Array], Sequence[Array]]:
-        """The gradients and commons that it brings; ids and gradients of rows."""
-        fields, tensors = self.request.fields, self.request.tensors
-        last = len(tensors) - fields.get("wanted", 0)
-        first = last - fields.get("tables", 0)
-        return tensors[:first], tensors[first:last]
-
-    def with_rows(self, leaves: Sequence[Array]) -> Sequence[Array]:
-        """What it is answered with: the parameters, and the rows that its worker wants to have with them."""
+    def answer(self, decision: Decision, fields: Fields, leaves: Sequence[Array]) -> Reply:
+        """What its worker is told of an update: the parameters, and the rows that it wants to have with them."""
+        if decision.kind == APPLIED:
+            fields = {**fields, "staleness": decision.step - 1 - self.push.base}
         wanted = self.request.fields.get("wanted", 0)
         if not wanted:
-            return leaves
+            return Reply(fields, leaves)
         ids = self.request.tensors[-wanted:]
         self.store.tables.check_ids(ids)
-        return [*leaves, *self.store.tables.read(ids, self.push.worker)]
+        return Reply(fields, [*leaves, *self.store.tables.read(ids, self.push.worker)])
 
 
 class Pushes:
@@ -77,6 +74,7 @@ class Pushes:
     def __init__(self, config: StoreConfig, lead: Lead, leader: Leader | None = None) -> None:
         self._lead = lead
         self._leader = leader
+        self._is_bounded = isinstance(config.rule, BoundedStaleness)
         # Threads that wake one another, and then all want the interpreter, are slow: where one server does all, the
         # thread that makes an update answers everybody who waits for it.
         self._is_together = leader is not None and leader.is_alone and isinstance(config.rule, Sync)
@@ -99,16 +97,19 @@ class Pushes:
         Raises:
             RolledBack: The servers have gone back to an earlier step.
         """
-        pending = _PendingPush(request, store, push, waits_until(request))
-        if request.fields["again"]:
+        fields, tensors = request.fields, request.tensors
+        pending = _PendingPush(request, store, push, waits_until(request), request.peer.is_far)
+        if fields["again"]:
             pending.is_here = store.has(push)
         else:
-            store.stage(push, *pending.arrays())
-            if request.fields["metrics"]:  # which server 0 alone is sent
+            last = len(tensors) - fields.get("wanted", 0)
+            first = last - fields.get("tables", 0)
+            store.stage(push, tensors[:first], tensors[first:last])
+            if fields["metrics"]:  # which server 0 alone is sent
                 with self._lock:
-                    self._metrics.add(push, request.fields["metrics"])
+                    self._metrics.add(push, fields["metrics"])
         # Over a network each is sent all of the parameters, which is for threads to do at the same time.
-        if not self._is_together or request.peer.is_far:
+        if not self._is_together or pending.is_far:
             return self._reply(pending, pending.end)
         with self._lock:
             self._waiting[push[:3]] = pending
@@ -164,12 +165,11 @@ class Pushes:
         store.settle(push, decision)
         if decision.kind == APPLIED and self._incarnations.get(push.worker) != push.incarnation:
             self._drop_left_over(pending)
-        if leader is not None and pending.request.peer.is_far:
+        if leader is not None and pending.is_far:
             self._tell()  # now: to send it all to one who is far takes a while
         fields = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
         if leader is not None:
-            slower = leader.may_go_on(epoch, push.worker, end)
-            if slower:
+            if self._is_bounded and (slower := leader.may_go_on(epoch, push.worker, end)):
                 return Reply({STATE: PENDING, "waiting": leader.core.names(slower)})
             fields["metrics"] = self._metrics.means(decision)
         if decision.kind == COUNTED:
@@ -180,15 +180,15 @@ class Pushes:
             update = leader.update(epoch, decision.step)
             if update is not None:
                 store.apply(update)
-        fields["step"], leaves, release = store.read(decision.step, is_far=pending.request.peer.is_far)
+        fields["step"], leaves, release = store.read(decision.step, is_far=pending.is_far)
         if self._waiting:
             for other in decision.pushes:
                 waiting = self._waiting.get(other[:3])
                 if waiting is not None and waiting is not pending:
-                    reply = Reply(_about(other, decision, fields), waiting.with_rows(leaves))
-                    self._answer(waiting, reply)
-        arrays = pending.with_rows(leaves)
-        return Reply(_about(push, decision, fields), arrays, after=partial(self._tell, release))
+                    self._answer(waiting, waiting.answer(decision, fields, leaves))
+        reply = pending.answer(decision, fields, leaves)
+        reply.after = partial(self._tell, release)
+        return reply
 
     def _drop_left_over(self, pending: _PendingPush) -> None:
         """Drop what earlier starts of a worker had not pushed to all servers: nobody else asks what became of it.
@@ -209,11 +209,6 @@ class Pushes:
             self._leader.tell()
             if self._waiting:
                 self._leader.news()
-
-
-def _about(push: Push, decision: Decision, fields: Fields) -> Fields:
-    """The answer about one of the pushes of an update."""
-    return fields if decision.kind != APPLIED else {**fields, "staleness": decision.step - 1 - push.base}
 
 
 def rolled_back(error: RolledBack) -> Reply:

@@ -50,24 +50,20 @@ class Rendezvous:
     def check_same(self, number: int, digest: bytes) -> None:
         """Raise unless this worker's data begin as the others' do."""
         client = self._client
-        fields = {"worker": client.worker, "number": number, "digest": digest}
-        client.retry(lambda: client.call(0, protocol.SAME, fields))
+        client.ask(protocol.SAME, {"worker": client.worker, "number": number, "digest": digest})
 
     # Values that all workers evaluate.
 
     def end_fit(self, fit: int) -> None:
         """Tell server 0 that this worker has come to the end of a fit."""
-        client = self._client
-        client.retry(lambda: client.call(0, protocol.ENDED, {"worker": client.worker, "fit": fit}))
+        self._client.ask(protocol.ENDED, {"worker": self._client.worker, "fit": fit})
 
     def agreed(self, label: Label) -> Pieces:
         """The parameters of every server that all workers look at under a label, or one that stands for it."""
         client = self._client
 
         def kept_by(server: int) -> Response:
-            return client.call(
-                server, protocol.MARKED, {"epoch": client.epoch, "label": list(label)}, seconds=LONG
-            )
+            return client.call(server, protocol.MARKED, {"label": list(label)}, seconds=LONG)
 
         def attempt() -> Pieces:
             while True:
@@ -89,7 +85,7 @@ class Rendezvous:
         began = progressed = time.monotonic()
         pushed, waits = 0, True
         while True:
-            fields = {"epoch": client.epoch, "label": list(label), "waits": waits}
+            fields = {"label": list(label), "waits": waits}
             answer = client.call(0, protocol.AGREE, fields, seconds=LONG).fields
             if answer[STATE] == OK:
                 return
@@ -112,8 +108,7 @@ class Rendezvous:
 
     def note(self, what: str, note: bytes) -> None:
         """Leave a note with server 0, for the other workers: the chief's part in what `noted` waits for."""
-        client, key = self._client, self._next_key(what)
-        client.retry(lambda: client.call(0, protocol.NOTE, {"key": key}, [np.frombuffer(note, np.uint8)]))
+        self._client.ask(protocol.NOTE, {"key": self._next_key(what)}, [np.frombuffer(note, np.uint8)])
 
     def noted(self, what: str) -> bytes | None:
         """Wait for the chief's note: the first of that kind, then the second, and so on.

@@ -93,7 +93,6 @@ class ParameterService:
             protocol.HOLD: self._event(
                 lambda core, holder: {"step": core.hold(holder, time.monotonic())}, "holder"
             ),
-            protocol.READ: self._read,
             protocol.RELEASE: self._event(ModelCore.release, "holder"),
             protocol.STAGE: self._stage,
             protocol.ASSIGN: self._event(
@@ -199,16 +198,12 @@ class ParameterService:
     # Workers.
 
     def _join(self, request: Request) -> Reply:
-        fields = request.fields
-        worker = fields["worker"]
-        leader = self._leader(request)
-        task = leader.part.config.workers[worker]
-        self._server.hear(task, fields["incarnation"])
+        joining, leader = Joining(*request.fields["joining"]), self._leader(request)
+        task = leader.part.config.workers[joining.worker]
+        self._server.hear(task, joining.incarnation)
         if self._server.has_finished(task):
-            gone = leader.now(lambda core: core.authority.member(worker).has_gone) or "finished"
+            gone = leader.now(lambda core: core.authority.member(joining.worker).has_gone) or "finished"
             return Reply({STATE: OVER, "why": f"{task} has {_PAST.get(gone, gone)} in this job"})
-        names = ("worker", "incarnation", "chief", "starts", "had_values", "epoch", "reached")
-        joining = Joining(*(fields[name] for name in names))
         return Reply(leader.converse(lambda core: core.join(joining)))
 
     def _gather(self, request: Request) -> Reply:
@@ -256,11 +251,11 @@ class ParameterService:
     # Reading.
 
     def _pull(self, request: Request) -> Reply:
-        """The newest parameters; none if the worker has them."""
-        store = self._opened(request)
-        if store.version <= request.fields["than"]:
+        """The newest parameters, or all values, that are at least of a step; none if the worker has them."""
+        store, fields = self._opened(request), request.fields
+        if store.version <= fields["than"]:
             return Reply({STATE: OK, "step": store.version})
-        version, views, release = store.read(is_far=request.peer.is_far)
+        version, views, release = store.read(fields["at_least"], fields["everything"], request.peer.is_far)
         return Reply({STATE: OK, "step": version}, views, after=release)
 
     def _rows(self, request: Request) -> Reply:
@@ -274,11 +269,6 @@ class ParameterService:
         wanted = (request.fields[name] for name in ("stack", "start", "size"))
         following, count, arrays = self._opened(request).tables.page(*wanted)
         return Reply({STATE: OK, "next": following, "count": count}, arrays)
-
-    def _read(self, request: Request) -> Reply:
-        step, is_far = request.fields["step"], request.peer.is_far
-        version, views, release = self._opened(request).read(step, everything=True, is_far=is_far)
-        return Reply({STATE: OK, "step": version}, views, after=release)
 
     def _agree(self, request: Request) -> Reply:
         """A worker wants to evaluate the values that all evaluate."""

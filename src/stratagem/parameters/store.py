@@ -28,6 +28,7 @@ from stratagem.tables.table_files import TableFiles
 
 Key: TypeAlias = tuple[int, str, int]
 _LOOK_EVERY = 1.0
+_GONE_BACK = "the servers have gone back to an earlier step"
 
 
 class Lead(Protocol):
@@ -84,41 +85,36 @@ class Store:
 
     Args:
         config: What it holds.
-        update: The update; `None` if there is nothing to update here.
-        partials: Gives this server's share in the commons, if it has one.
-        combine: Computes the commons; on server 0.
+        programs: Those that it names, by hash.
         device: Where the values live.
         lead: Who decides.
-        tables: The rows of tables.
         snapshot: Takes copies of all values right after a step, if there are to be snapshots.
 
     Attributes:
-        tables: See above.
+        tables: The rows of tables.
         epoch: Names the stretch of history since the last roll-back; `None` until there are values.
     """
 
     def __init__(
         self,
         config: StoreConfig,
-        update: CompiledProgram | None,
-        partials: CompiledProgram | None,
-        combine: CompiledProgram | None,
+        programs: Mapping[str, CompiledProgram],
         device: jax.Device,
         lead: Lead,
-        tables: TablePart,
         snapshot: Callable[[int, list[Array]], None] | None,
     ) -> None:
+        update, self._partials, self._combine = map(
+            programs.get, (config.update, config.partials, config.combine)
+        )
         self.config = config
-        self.tables = tables
+        self.tables = TablePart(config.tables, programs)
         self._lead = lead
-        self._combine = combine
         self._snapshot = snapshot
         self.epoch: str | None = None
         self._device = device
         self._update = (
             None if update is None else AveragedUpdate(update, len(config.held), len(config.leaves))
         )
-        self._partials = partials
         # Asynchronous pushes bring their commons with them: each is an update by itself.
         averages = isinstance(config.rule, Sync)
         self._shares_commons = averages and bool(config.commons)
@@ -229,13 +225,12 @@ class Store:
             RolledBack: The servers have gone back meanwhile.
         """
         epoch = self.epoch
-        self.wait_for(at_least)
+        if self._versions.step < at_least:
+            self.wait_for(at_least)
         version, views, release = self._versions.read(everything, is_far)
-        try:
-            self._check_epoch(epoch)  # after an update that failed, what the views show may be gone
-        except RolledBack:
+        if self.epoch != epoch:  # after an update that failed, what the views show may be gone
             release()
-            raise
+            raise RolledBack(_GONE_BACK)
         return version, views, release
 
     def wait_for(self, version: int) -> None:
@@ -249,19 +244,16 @@ class Store:
             with self._lock:
                 is_changed = self.version != before or self._changed.wait(_LOOK_EVERY)
                 self._check_epoch(epoch)
-            if not is_changed and self.version == before:
-                self._catch_up(epoch)
-
-    def _catch_up(self, epoch: str | None) -> None:
-        """Make the next update if nobody does: who should have may have lost its connection, or its worker."""
-        following = self.version + 1
-        decision = None if epoch is None else self._lead.update(epoch, following)
-        if decision is not None and (epoch, following) not in self._under_way:
-            self.apply(decision)
+            if is_changed or self.version != before or epoch is None:
+                continue
+            # Make the next update: who should have may have lost its connection, or its worker.
+            decision = self._lead.update(epoch, before + 1)
+            if decision is not None and (epoch, before + 1) not in self._under_way:
+                self.apply(decision)
 
     def _check_epoch(self, epoch: str | None) -> None:
         if self.epoch != epoch:
-            raise RolledBack("the servers have gone back to an earlier step")
+            raise RolledBack(_GONE_BACK)
 
     # Pushes.
 
@@ -335,25 +327,27 @@ class Store:
             RolledBack: The servers have gone back meanwhile.
         """
         step, epoch = decision.step, self.epoch
-        self.wait_for(step - 1)
+        if self._versions.step < step - 1:
+            self.wait_for(step - 1)
         with self._lock:
             self._check_epoch(epoch)
-            is_mine = self.version < step and (epoch, step) not in self._under_way
+            is_mine = self._versions.step < step and (epoch, step) not in self._under_way
             if is_mine:
                 self._under_way.add((epoch, step))
-                missing = [push for push in decision.pushes if push[:3] not in self._staged]
-                pushes = [self._staged[push[:3]] for push in decision.pushes if push not in missing]
+                pushes = {push: self._staged.get(push[:3]) for push in decision.pushes}
         if not is_mine:
             self.wait_for(step)
             return
         try:
-            if missing:
-                self._give_up(f"step {step} is to be made of {missing[0]}, which is not here")
-            self._make(step, pushes, decision.snapshot, epoch)
+            for push, staged in pushes.items():
+                if staged is None:
+                    self._give_up(f"step {step} is to be made of {push}, which is not here")
+            brought = [staged for staged in pushes.values() if staged is not None and staged.rows]
+            self._make(step, brought, decision.snapshot, epoch)
         finally:
             with self._lock:
                 self._under_way.discard((epoch, step))
-                if self.version >= step:
+                if self._versions.step >= step:
                     for push in decision.pushes:
                         self._staged.pop(push[:3], None)
                 self._changed.notify_all()
@@ -367,7 +361,6 @@ class Store:
         raise RolledBack(why)
 
     def _make(self, step: int, pushes: Sequence[Staged], is_copied: bool, epoch: str | None) -> None:
-        pushes = [push for push in pushes if push.rows]
         commons, tables = pushes[0].commons, [(push.worker, push.rows, push.tables) for push in pushes]
         if self._shares_commons:
             # What all servers' gradients share is known only when each has the mean of its own.
@@ -376,7 +369,8 @@ class Store:
             share = [np.asarray(partial) for partial in partials]
             commons = self._lead.commons(epoch or "", step, share)
         with self._versions.replacing() as values:
-            self._check_epoch(epoch)
+            if self.epoch != epoch:
+                raise RolledBack(_GONE_BACK)
             try:
                 if self._update is not None:
                     rows, gradients = [push.rows for push in pushes], [push.gradients for push in pushes]

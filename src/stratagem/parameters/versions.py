@@ -9,7 +9,7 @@ for each reader.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -31,15 +31,17 @@ class _Version:
         step: Their global step.
         values: All of them.
         leaves: The parameters among them, as the host sees them.
-        kept: How many readers over a network keep the parameters.
-        kept_whole: How many keep all values.
+        kept: For each reader over a network, how many of the values it keeps.
     """
 
     step: int
     values: list[jax.Array]
     leaves: Sequence[Array]
-    kept: int = 0
-    kept_whole: int = 0
+    kept: list[int] = field(default_factory=list)
+
+    def release(self, count: int) -> None:
+        """A reader over a network has read so many values, which live as long as this may be called."""
+        self.kept.remove(count)
 
 
 class Versions:
@@ -48,9 +50,13 @@ class Versions:
     Args:
         leaves: How many of the values, the first ones, are parameters, which workers read.
         are_shared: Whether several workers read each version: then those on this host read one copy.
+
+    Attributes:
+        step: The global step of the newest version.
     """
 
     def __init__(self, leaves: int, are_shared: bool) -> None:
+        self.step = 0
         self._leaves = leaves
         self._views = HostViews()
         self._board = Board() if are_shared else None
@@ -60,11 +66,6 @@ class Versions:
         self._near = 0
         self._replacers = 0
         self._is_replaced = False
-
-    @property
-    def step(self) -> int:
-        """The global step of the newest version."""
-        return self._newest.step
 
     def read(self, everything: bool, is_far: bool) -> tuple[int, Sequence[Array], Release]:
         """The newest version.
@@ -80,28 +81,19 @@ class Versions:
             while self._replacers:  # who makes the next version goes before readers that come later
                 self._changed.wait()
             version = self._newest
-            if not is_far:
-                self._near += 1
-            elif everything:
-                version.kept_whole += 1
+            count = len(version.values) if everything else self._leaves
+            if is_far:
+                version.kept.append(count)
             else:
-                version.kept += 1
+                self._near += 1
         views = self._views.of(version.values) if everything else version.leaves
-        release = partial(self._release_far, version, everything) if is_far else self._release_near
-        return version.step, views, release
+        return version.step, views, partial(version.release, count) if is_far else self._release_near
 
     def _release_near(self) -> None:
         with self._lock:
             self._near -= 1
             if not self._near:
                 self._changed.notify_all()
-
-    def _release_far(self, version: _Version, everything: bool) -> None:
-        with self._lock:
-            if everything:
-                version.kept_whole -= 1
-            else:
-                version.kept -= 1
 
     @contextmanager
     def replacing(self) -> Iterator[list[jax.Array]]:
@@ -113,8 +105,8 @@ class Versions:
             self._is_replaced = True
         try:
             newest = self._newest
-            count = len(newest.values) if newest.kept_whole else self._leaves if newest.kept else 0
-            yield [*copies(newest.values[:count]), *newest.values[count:]]
+            count = max([0, *newest.kept])
+            yield [*copies(newest.values[:count]), *newest.values[count:]] if count else list(newest.values)
         finally:
             with self._lock:
                 self._replacers -= 1
@@ -125,6 +117,7 @@ class Versions:
         """Let readers have other values from now on; to be called while the former are being replaced."""
         leaves = self._views.of(values[: self._leaves])
         self._newest = _Version(step, values, leaves if self._board is None else Edition(self._board, leaves))
+        self.step = step
 
 
 def copies(values: Sequence[Any], device: jax.Device | None = None) -> list[jax.Array]:

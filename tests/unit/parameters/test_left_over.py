@@ -12,7 +12,6 @@ from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.pushes import Pushes
 from stratagem.parameters.rules import Async, Sync, UpdateRule
 from stratagem.parameters.store import Lead, Store
-from stratagem.parameters.table_part import TablePart
 from stratagem.parameters.update_rules import Push
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire import Caller, Reply, Request
@@ -46,7 +45,7 @@ class Server(Lead):
             snapshot_secs=600.0,
             rejoin_timeout=30.0,
         )
-        self.store = Store(config, None, None, None, jax.devices()[0], self, TablePart((), {}), None)
+        self.store = Store(config, {}, jax.devices()[0], self, None)
         self.store.fill(0, [GRADIENT])
         self.store.begin("epoch")
         self._pushes = Pushes(config, self)
