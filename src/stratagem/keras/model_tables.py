@@ -25,7 +25,7 @@ from stratagem.tables.row_source import RowSource
 from stratagem.tables.row_store import RowScalar
 from stratagem.tables.stacks import padded
 from stratagem.tables.table import Table, check_tables
-from stratagem.tables.table_files import TableFiles
+from stratagem.tables.table_files import NewRows, TableFiles
 from stratagem.tables.view import exported_rows
 from stratagem.waist import Arrays
 
@@ -212,7 +212,7 @@ def _send(served: Any, rows: LocalRows, step: int | None) -> None:
     with TemporaryDirectory(dir=environment.snapshot_dir()) as directory:
         record = write_shard(directory, "rows", rows.copies(), durable=False)
         rows_alone = jax.tree.map(lambda _: None, served.form)
-        served.assign(rows_alone, step, TableFiles(Path(directory), step or 0, (record,)))
+        served.assign(rows_alone, step, NewRows(TableFiles(Path(directory), step or 0, (record,))))
 
 
 def beside(path: str, layer: RowLayer) -> str:

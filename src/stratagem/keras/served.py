@@ -23,6 +23,7 @@ from stratagem.keras.updater import KerasUpdater
 from stratagem.parameters.agreements import END, Label
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.row_trainable import RowsOfTrainable
+from stratagem.tables.table_files import NewRows
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState, state_of
 
 _OF_SERVERS = ("global_step", "dropped", "lost_updates", "staleness")
@@ -304,7 +305,7 @@ class ResidenceOnServers:
             TrainState(
                 params, [slots.get(place) for place in range(count)], held, None, state.step, state.recipe
             ),
-            scalars=[] if self._tables is None else self._tables.rates(slots),
+            rows=NewRows(scalars=[] if self._tables is None else self._tables.rates(slots)),
         )
 
     # Parts.

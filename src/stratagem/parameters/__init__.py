@@ -9,7 +9,7 @@ A map, from the outside in:
     server_rows                tables on the servers, as a worker plans and sees them
     split                      an optimizer's update, cut into one function for each server
     service, pushes            the calls that a server answers; what it does with a push
-    leader, follower           server 0's shell, which carries out what the core decides; how other servers ask it
+    leader                     server 0's shell, which carries out what the core decides; how other servers ask it
     part, store                one server's part of a model: its programs, its values and pushes
     snapshot_writer            its shards of snapshots and checkpoints on disk
     versions                   its values, version by version, for readers near and far

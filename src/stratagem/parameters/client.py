@@ -33,8 +33,7 @@ from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.failures import first_line
 from stratagem.runtime.wire.waiting import WaitingLog
-from stratagem.tables.row_store import RowScalar
-from stratagem.tables.table_files import TableFiles
+from stratagem.tables.table_files import NO_ROWS, NewRows
 
 _log = logging.getLogger("stratagem")
 _PAUSE = 0.05
@@ -442,8 +441,7 @@ class ServerClient:
         self,
         values: Sequence[Mapping[int, Array]],
         step: int | None = None,
-        tables: TableFiles | None = None,
-        scalars: Sequence[RowScalar] = (),
+        rows: NewRows = NO_ROWS,
     ) -> None:
         """Set values on the servers, on all of them between the same two updates.
 
@@ -451,17 +449,14 @@ class ServerClient:
             values: For each server, the new ones of what it holds, by their places in `StoreConfig.held`.
             step: The global step from which training goes on with them: all that was pushed before is void, also
                 of other workers, which go on from there too. `None`: it goes on as it is.
-            tables: Where the rows of tables are, if there are new ones: the servers read them by themselves.
-            scalars: What all rows of stacks are to share.
+            rows: What is new of the rows of tables: the servers read files by themselves.
         """
         token = secrets.token_hex(8)
-        servers = [server for server, new in enumerate(values) if new or tables is not None or scalars]
-        files = None if tables is None else tables.to_fields()
-        shared = [np.asarray(scalar.value) for scalar in scalars]
+        servers = [server for server, new in enumerate(values) if new or rows]
+        of_rows, shared = rows.to_fields()
 
         def stage(server: int) -> None:
-            fields: Fields = {"token": token, "indices": list(values[server])}
-            fields |= {"tables": files, "scalars": [[scalar.stack, scalar.place] for scalar in scalars]}
+            fields = {"token": token, "indices": list(values[server]), "rows": of_rows}
             self.call(server, protocol.STAGE, fields, [*values[server].values(), *shared], seconds=LONG)
 
         def attempt() -> None:

@@ -16,8 +16,7 @@ from stratagem.errors import RolledBack, TaskReplaced
 from stratagem.parameters import protocol
 from stratagem.parameters.agreements import Label
 from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.follower import Follower
-from stratagem.parameters.leader import Leader
+from stratagem.parameters.leader import Follower, Leader
 from stratagem.parameters.model_core import Joining, ModelCore
 from stratagem.parameters.part import ModelPart
 from stratagem.parameters.protocol import OK, OVER, PENDING, REPLACED, STATE
@@ -27,8 +26,7 @@ from stratagem.parameters.update_rules import Push
 from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import Caller, Handler, Reply, Request
-from stratagem.tables.row_store import RowScalar
-from stratagem.tables.table_files import TableFiles
+from stratagem.tables.table_files import NewRows
 
 _log = logging.getLogger("stratagem")
 _TICK_SECONDS = 0.5
@@ -295,12 +293,8 @@ class ParameterService:
         fields = request.fields
         count = len(fields["indices"])
         values = dict(zip(fields["indices"], request.tensors[:count], strict=True))
-        files = TableFiles.from_fields(fields["tables"]) if fields["tables"] else None
-        scalars = [
-            RowScalar(stack, place, np.array(value))
-            for (stack, place), value in zip(fields["scalars"], request.tensors[count:], strict=True)
-        ]
-        self._opened(request).prepare(fields["token"], values, files, scalars)
+        rows = NewRows.from_fields(fields["rows"], request.tensors[count:])
+        self._opened(request).prepare(fields["token"], values, rows)
         return Reply({STATE: OK})
 
     def _note(self, request: Request) -> Reply:

@@ -6,8 +6,7 @@ Updates are made in the order of the global step. Whoever learns of a decision c
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import jax
 import numpy as np
@@ -23,11 +22,12 @@ from stratagem.parameters.versions import Release, Versions, copies
 from stratagem.runtime.host_views import host_view
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.runtime.wire.arrays import Array
-from stratagem.tables.row_store import RowScalar, RowStore
-from stratagem.tables.table_files import TableFiles
+from stratagem.tables.table_files import NewRows
 
 Key: TypeAlias = tuple[int, str, int]
 _LOOK_EVERY = 1.0
+_NOTHING: tuple[str, Mapping[int, Array], Callable[[bool], bool]] = "", {}, lambda goes_on: False
+"""What is prepared: a token, the values by their places, and what takes the rows."""
 _GONE_BACK = "the servers have gone back to an earlier step"
 
 
@@ -69,15 +69,6 @@ class Staged:
     gradients: Sequence[Array]
     commons: Sequence[Array]
     tables: Sequence[Array] = ()
-
-
-class _Prepared(NamedTuple):
-    """New values that wait to be taken, under a token."""
-
-    token: str = ""
-    values: Mapping[int, Array] = MappingProxyType({})
-    rows: list[RowStore] | None = None
-    scalars: Sequence[RowScalar] = ()
 
 
 class Store:
@@ -122,7 +113,7 @@ class Store:
         self._versions = Versions(len(config.leaves), are_shared=averages)
         self._wanted = [(np.dtype(each.spec.dtype), each.spec.shape) for each in config.leaves]
         self._staged: dict[Key, Staged] = {}
-        self._prepared = _Prepared()
+        self._prepared = _NOTHING
         # Of which history, since an update of one that was given up may end later.
         self._under_way: set[tuple[str | None, int]] = set()
         self._lock = threading.RLock()
@@ -144,28 +135,20 @@ class Store:
             self.tables.clear()
             self._forget_pushes()
 
-    def prepare(
-        self,
-        token: str,
-        values: Mapping[int, Array],
-        files: TableFiles | None = None,
-        scalars: Sequence[RowScalar] = (),
-    ) -> None:
+    def prepare(self, token: str, values: Mapping[int, Array], rows: NewRows) -> None:
         """Keep new values until `take` of the same token; others that are still waiting are forgotten.
 
         Args:
             token: The token.
             values: The values, by their places in what is held.
-            files: Where rows of tables are, if there are new ones.
-            scalars: What all rows of stacks are to share.
+            rows: What is new of the rows of tables.
         """
-        config, held = self.config, self.config.held
-        self.tables.check_scalars(scalars)
+        held = self.config.held
         _check(list(values.values()), [held[index] for index in values], "values")
-        rows = None if files is None else self.tables.read_from(files, config.server, len(config.servers))
+        take_rows = self.tables.prepared(rows, self.config.server, len(self.config.servers))
         with self._lock:
             own = {index: np.array(value) for index, value in values.items()}
-            self._prepared = _Prepared(token, own, rows, scalars)
+            self._prepared = token, own, take_rows
 
     def take(self, token: str, version: int, is_anew: bool) -> bool:
         """Let prepared values take the place of those that are here, all at once.
@@ -184,18 +167,17 @@ class Store:
         """
         if not is_anew:
             self.wait_for(version)
+        has_rows = False
         with self._versions.replacing() as present, self._lock:
-            prepared = self._prepared
-            if token and token != prepared.token:
+            known, values, take_rows = self._prepared
+            if token and token != known:
                 raise RolledBack("values that are to be taken were not prepared on this server")
             if token:
-                new = copies(list(prepared.values.values()), self._device)
-                for index, value in zip(prepared.values, new, strict=True):
+                for index, value in zip(values, copies(list(values.values()), self._device), strict=True):
                     present[index] = value
-                self.tables.take(prepared.rows, prepared.scalars, goes_on=not is_anew)
-            has_rows = bool(token) and prepared.rows is not None
+                has_rows = take_rows(not is_anew)
             self._versions.publish(version if is_anew else self.version, present)
-            self._prepared = _Prepared()
+            self._prepared = _NOTHING
             if is_anew:
                 self._forget_pushes()
         return has_rows

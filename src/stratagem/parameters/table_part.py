@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.merging import merged
 from stratagem.tables.owners import owners
 from stratagem.tables.row_store import SIZES, Program, RowPrograms, RowScalar, RowStore
-from stratagem.tables.table_files import TableFiles, copies, label, restore
+from stratagem.tables.table_files import NewRows, copies, label, restore
 
 
 class TablePart:
@@ -34,7 +35,7 @@ class TablePart:
 
     def clear(self) -> None:
         """Have no rows."""
-        self.take(self._new_stores())
+        self._take(self._new_stores())
 
     def _new_stores(self) -> list[RowStore]:
         return [_store(stack, self._programs) for stack in self._stacks]
@@ -133,35 +134,31 @@ class TablePart:
         with self._lock:
             restore(self._labelled(self._stores), arrays, step)
 
-    def read_from(self, files: TableFiles, server: int, servers: int) -> list[RowStore]:
-        """Stores with the rows of a checkpoint that are this server's; for `take`."""
-        stores = self._new_stores()
-        files.read(self._labelled(stores), lambda ids: np.asarray(owners(ids, servers) == server))
-        return stores
+    def prepared(self, rows: NewRows, server: int, servers: int) -> Callable[[bool], bool]:
+        """Read what is new of rows, as far as it is this server's; what this returns lets it take effect.
 
-    def check_scalars(self, scalars: Sequence[RowScalar]) -> None:
-        """Raise unless these are what rows here share.
+        Returns:
+            Called with whether other rows go on from the step of those before, and share what those did; says whether there
+            are other rows.
 
         Raises:
-            ProtocolError: They are not.
+            ProtocolError: Rows here do not share such scalars.
+            KeepError: A file is missing or damaged.
         """
-        for stack, place, value in scalars:
+        for stack, place, value in rows.scalars:
             known = self._stacks[stack].scalars if 0 <= stack < len(self._stacks) else ()
             if not 0 <= place < len(known) or (value.shape, str(value.dtype)) != known[place][:2]:
                 raise ProtocolError(
                     f"scalar {place} of stack {stack} as {value.dtype}{list(value.shape)}: there is none like it"
                 )
+        stores = None if rows.files is None else self._new_stores()
+        if rows.files is not None and stores is not None:
+            rows.files.read(self._labelled(stores), lambda ids: np.asarray(owners(ids, servers) == server))
+        return partial(self._take, stores, rows.scalars)
 
-    def take(
+    def _take(
         self, stores: list[RowStore] | None, scalars: Sequence[RowScalar] = (), goes_on: bool = False
-    ) -> None:
-        """Have these rows, if any are given, and let them share what is given.
-
-        Args:
-            stores: The rows.
-            scalars: What they are to share.
-            goes_on: Whether they go on from the step of those before, and share what those did.
-        """
+    ) -> bool:
         with self._lock:
             if stores is not None:
                 for old, new in zip(self._stores, stores, strict=True) if goes_on else ():
@@ -169,6 +166,7 @@ class TablePart:
                 self._stores = stores
             for stack, place, value in scalars:
                 self._stores[stack].scalars[place] = value
+        return stores is not None
 
     def describe(self) -> list[dict[str, Any]]:
         """What there is, for the status."""

@@ -74,17 +74,14 @@ class InStep:
     counts_absent: bool = True
     _taken: list[Push] = field(default_factory=list)
     _waiting: list[Push] = field(default_factory=list)
-    _counts: dict[int, int] = field(default_factory=dict)
 
     def complete(self, push: Push, step: int, active: Set[int]) -> list[Verdict]:
         """Take a push of the present step; drop one of an earlier step."""
         if push.base < step:
             return [Verdict(DROPPED, (push,), f"it was computed on step {push.base}, and the step is {step}")]
-        count = self._counts.get(push.worker, 0)
-        if count >= self._quota(active):  # a worker that was started again since
+        if self._count(push.worker) >= self._quota(active):  # a worker that was started again since
             return [Verdict(DROPPED, (push,), f"step {step} has a push of this worker already")]
         self._taken.append(push)
-        self._counts[push.worker] = count + 1
         self._waiting.append(push)
         return self._ready(active) or self._counted(active)
 
@@ -97,8 +94,8 @@ class InStep:
         quota = self._quota(active)
         if quota == 1:
             return []
-        counted = tuple(push for push in self._waiting if self._counts.get(push.worker, 0) < quota)
-        self._waiting = [push for push in self._waiting if self._counts.get(push.worker, 0) >= quota]
+        counted = tuple(push for push in self._waiting if self._count(push.worker) < quota)
+        self._waiting = [push for push in self._waiting if push not in counted]
         return [Verdict(COUNTED, counted)] if counted else []
 
     def waits_for(self, worker: int, active: Set[int]) -> list[int]:
@@ -108,7 +105,7 @@ class InStep:
     def missing(self, active: Set[int]) -> list[int]:
         """The workers that can still bring a push for the update."""
         quota = self._quota(active)
-        return sorted(worker for worker in active if self._counts.get(worker, 0) < quota)
+        return sorted(worker for worker in active if self._count(worker) < quota)
 
     def forget(self, worker: int) -> None:
         """Forget nothing: what had arrived everywhere was pushed in good faith, and still counts."""
@@ -116,7 +113,10 @@ class InStep:
     def reset(self) -> None:
         """Forget the pushes of the present step."""
         self._taken, self._waiting = [], []
-        self._counts.clear()
+
+    def _count(self, worker: int) -> int:
+        """How many pushes of a worker are taken for the update."""
+        return sum(push.worker == worker for push in self._taken)
 
     def _quota(self, active: Set[int]) -> int:
         """How many pushes of one worker an update takes at most."""

@@ -24,8 +24,7 @@ from stratagem.strategies.begun import Begun
 from stratagem.strategies.crew import Crew
 from stratagem.strategies.in_graph_leaf import ServedLeaf
 from stratagem.strategies.served_gradients import served_gradients
-from stratagem.tables.row_store import RowScalar
-from stratagem.tables.table_files import TableFiles
+from stratagem.tables.table_files import NO_ROWS, NewRows
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
 
 Share = tuple[int, int, Any]
@@ -239,8 +238,7 @@ class InGraphModel:
         self,
         state: TrainState,
         step: int | None = None,
-        tables: TableFiles | None = None,
-        scalars: Sequence[RowScalar] = (),
+        rows: NewRows = NO_ROWS,
     ) -> None:
         """See `Elsewhere`; state of the workers' own is not looked at."""
         self.settle()

@@ -28,9 +28,8 @@ from stratagem.strategies.served_rows import RowsOfBatch, ServedRows
 from stratagem.strategies.server_workers import ServerWorkers
 from stratagem.strategies.step_log import StepLog
 from stratagem.tables.row_source import RowSource
-from stratagem.tables.row_store import RowScalar
 from stratagem.tables.table import Table
-from stratagem.tables.table_files import TableFiles
+from stratagem.tables.table_files import NO_ROWS, NewRows
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
 from stratagem.waist.state import Parting
 
@@ -334,8 +333,7 @@ class _Served:
         self,
         state: TrainState,
         step: int | None = None,
-        tables: TableFiles | None = None,
-        scalars: Sequence[RowScalar] = (),
+        rows: NewRows = NO_ROWS,
     ) -> None:
         """See `Elsewhere`; state of a worker's own is not the servers' and is not looked at.
 
@@ -347,7 +345,7 @@ class _Served:
                 "only the chief may set values on the parameter servers: ask strategy.is_chief"
             )
         self._forget()
-        self.client.assign(self.plan.scatter_state(state), step, tables, scalars)
+        self.client.assign(self.plan.scatter_state(state), step, rows)
         if step is not None:
             self.client.pull()
 

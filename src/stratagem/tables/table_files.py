@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stratagem.errors import KeepError
 from stratagem.keep import ShardRecord, StoredArray, read_shard
 from stratagem.runtime.wire.arrays import Array
-from stratagem.tables.row_store import RowSpec, RowStore
+from stratagem.tables.row_store import RowScalar, RowSpec, RowStore
 
 PREFIX = "tables/"
 """What the names of arrays of tables begin with."""
@@ -73,6 +75,38 @@ class TableFiles:
         for record in self.records:
             names = [name for name in record.arrays if name.startswith(PREFIX)]
             restore(stores, read_shard(self.directory, record, names), self.step, is_own)
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """What is new of the rows of a model's tables.
+
+    Attributes:
+        files: Where the rows are; `None` if they stay.
+        scalars: What all rows of stacks are to share of the optimizer's state.
+    """
+
+    files: TableFiles | None = None
+    scalars: Sequence[RowScalar] = ()
+
+    def __bool__(self) -> bool:
+        return self.files is not None or bool(self.scalars)
+
+    def to_fields(self) -> tuple[dict[str, Any], list[Array]]:
+        """The same in plain values and arrays."""
+        files = None if self.files is None else self.files.to_fields()
+        places = [[scalar.stack, scalar.place] for scalar in self.scalars]
+        return {"files": files, "scalars": places}, [np.asarray(scalar.value) for scalar in self.scalars]
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any], arrays: Sequence[Array]) -> "NewRows":
+        """What `to_fields` gave, with arrays of its own."""
+        pairs = zip(fields["scalars"], arrays, strict=True)
+        files = None if fields["files"] is None else TableFiles.from_fields(fields["files"])
+        return cls(files, [RowScalar(stack, place, np.array(value)) for (stack, place), value in pairs])
+
+
+NO_ROWS = NewRows()
 
 
 def copies(stores: Mapping[str, RowStore], *which: int) -> dict[str, Array]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from stratagem.errors import KeepError
 from stratagem.keep import StoredArray
+from stratagem.tables.table_files import NewRows
 from stratagem.training.checkpoint_files import Saved
 from stratagem.training.checkpoint_form import filled, form_of
 from stratagem.waist import TrainState
@@ -102,7 +103,7 @@ def _brought(like: TrainState, served: Elsewhere, saved: Saved, goes_back: bool)
         )
         return current
     whole = filled(served.form, saved.arrays, saved.step, saved.seed, takes_own=True)
-    served.assign(whole, saved.step, saved.tables)
+    served.assign(whole, saved.step, NewRows(saved.tables))
     return served.renew(_seeded(replace(current, flat_state=whole.flat_state), saved.seed))
 
 

@@ -13,8 +13,7 @@ from jax.tree_util import PyTreeDef
 from stratagem.errors import StrategyError
 from stratagem.keep import ShardRecord, TensorEntry
 from stratagem.tables.row_source import RowSource
-from stratagem.tables.row_store import RowScalar
-from stratagem.tables.table_files import TableFiles
+from stratagem.tables.table_files import NO_ROWS, NewRows
 from stratagem.waist.ema import ExponentialMovingAverage
 from stratagem.waist.functions import leaf_names
 from stratagem.waist.interfaces import Arrays, Kind, MakesUpdaters, Trainable, Updater, natural_kind
@@ -124,8 +123,7 @@ class Elsewhere(Protocol):
         self,
         state: "TrainState",
         step: int | None = None,
-        tables: TableFiles | None = None,
-        scalars: Sequence[RowScalar] = (),
+        rows: NewRows = NO_ROWS,
     ) -> None:
         """Set values: all at once, between two updates.
 
@@ -133,8 +131,7 @@ class Elsewhere(Protocol):
             state: The values; `None` in place of an array leaves it as it is.
             step: The step from which training goes on with them; what was under way is void. `None`: it goes on
                 as it is.
-            tables: Where rows of tables are, if there are new ones.
-            scalars: What all rows of stacks are to share of the optimizer's state.
+            rows: What is new of the rows of tables.
         """
         ...
 

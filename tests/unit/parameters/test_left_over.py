@@ -16,6 +16,7 @@ from stratagem.parameters.update_rules import Push
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire import Caller, Reply, Request
 from stratagem.runtime.wire.arrays import Array
+from stratagem.tables.table_files import NO_ROWS
 
 OTHER = 1
 """The server that is not seen here, and has a part of every push too."""
@@ -116,7 +117,7 @@ def test_what_killed_workers_have_pushed_everywhere_stays_until_its_update_is_ma
 
 def test_prepared_values_wait_for_their_own_token() -> None:
     store = Server(Async()).store
-    store.prepare("theirs", {0: 2 * GRADIENT})
+    store.prepare("theirs", {0: 2 * GRADIENT}, NO_ROWS)
     with pytest.raises(RolledBack, match="were not prepared on this server"):
         store.take("others", 0, is_anew=False)
     store.take("theirs", 0, is_anew=False)

@@ -23,6 +23,7 @@ from stratagem.runtime.programs import CompiledProgram
 from stratagem.tables import Table
 from stratagem.tables.row_store import SIZES, RowScalar
 from stratagem.tables.stacks import stacked
+from stratagem.tables.table_files import NewRows
 
 DIM = 3
 IDS = np.arange(-40, 400, dtype=np.int64)
@@ -132,8 +133,7 @@ def test_a_snapshot_after_rows_were_replaced_stands_on_no_base(
 def test_what_all_rows_share_is_replaced_by_something_like_it_alone() -> None:
     part = new_part()
     count = RowScalar(0, 0, np.array(7, np.int32))  # Adam's, of its updates
-    part.check_scalars([count])
-    part.take(None, [count])
+    part.prepared(NewRows(scalars=[count]), 0, 1)(False)
     assert part.copies()["tables/users/scalar0"] == 7
     for wrong in (
         RowScalar(1, 0, count.value),
@@ -143,7 +143,7 @@ def test_what_all_rows_share_is_replaced_by_something_like_it_alone() -> None:
         RowScalar(0, 0, np.array(7.0, np.float32)),
     ):
         with pytest.raises(ProtocolError, match="there is none like it"):
-            part.check_scalars([wrong])
+            part.prepared(NewRows(scalars=[wrong]), 0, 1)
 
 
 def test_rows_that_are_replaced_go_on_with_the_step_and_what_they_shared() -> None:
@@ -152,7 +152,7 @@ def test_rows_that_are_replaced_go_on_with_the_step_and_what_they_shared() -> No
     train(other, range(1, 3))
     count = part.copies()["tables/users/scalar0"]
     assert other.copies()["tables/users/scalar0"] != count
-    part.take(list(other._stores), goes_on=True)
+    part._take(list(other._stores), goes_on=True)
     equal(part, other)
     assert part.step == 10
     assert part.copies()["tables/users/scalar0"] == count

@@ -9,8 +9,18 @@ from dataclasses import dataclass
 
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
-from stratagem.parameters.split.jaxprs import Atom, listed, operation, size_of
-from stratagem.parameters.split.reach import backward, bits, forward, mask_of, operands_of_outputs, spread
+from stratagem.parameters.split.jaxprs import (
+    Atom,
+    backward,
+    bits,
+    forward,
+    listed,
+    mask_of,
+    operands_of_outputs,
+    operation,
+    size_of,
+    spread,
+)
 from stratagem.parameters.split.tracing import FlatUpdate
 
 

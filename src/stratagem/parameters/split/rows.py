@@ -12,8 +12,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from stratagem.errors import StrategyError
-from stratagem.parameters.split.jaxprs import Atom, shape_of
-from stratagem.parameters.split.reach import bits, operands_of_outputs
+from stratagem.parameters.split.jaxprs import Atom, bits, operands_of_outputs, shape_of
 from stratagem.parameters.split.rules import FREE, Mixed, Reduced, Rows, State, mixture, step_of
 from stratagem.parameters.split.tracing import FlatUpdate
 
