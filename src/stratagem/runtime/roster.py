@@ -20,11 +20,12 @@ class Roster:
 
     def heard(self, task: str, incarnation: str, now: float) -> bool:
         """A task gave a sign of life; whether it is a new start of it, which from now on speaks for the task alone."""
-        if self.is_replaced(task, incarnation):
-            return False
         known = self._heard.get(task)
+        is_new = known is None or known[0] != incarnation
+        if is_new and self.is_replaced(task, incarnation):
+            return False
         self._heard[task] = (incarnation, now)
-        if known is None or known[0] == incarnation:
+        if known is None or not is_new:
             return False
         self._replaced.setdefault(task, set()).add(known[0])
         return True

@@ -276,13 +276,18 @@ class Peer:
 
 
 class CallUnderWay:
-    """A call that was sent and whose answer has not been received; made by `Peer.begin`."""
+    """A call that was sent and whose answer has not been received; made by `Peer.begin`.
 
-    __slots__ = ("_connection", "_deadline", "_name", "_peer", "_sent_at")
+    Attributes:
+        transport: How the task is connected to: `tcp`, `tls` or `shared memory`.
+    """
+
+    __slots__ = ("_connection", "_deadline", "_name", "_peer", "_sent_at", "transport")
 
     def __init__(self, peer: Peer, connection: Connection, name: str, deadline: Deadline) -> None:
         self._peer = peer
         self._connection = connection
+        self.transport = connection.transport
         self._name = name
         self._deadline = deadline
         self._sent_at = time.perf_counter()
@@ -305,12 +310,9 @@ class CallUnderWay:
         else:
             message = self._receive(deadline, into, None)
             give_back()
-        return self._opened(message)
-
-    @property
-    def transport(self) -> str:
-        """How the task is connected to: `tcp`, `tls` or `shared memory`."""
-        return self._connection.transport
+        if message.subject == FAILED:
+            raise rebuild_failure(message.fields, self._peer.task)
+        return Response(message.fields, message.tensors)
 
     def is_broken(self) -> bool:
         """Whether the far side has gone, so that there will be no answer unless it is here already."""
@@ -323,11 +325,9 @@ class CallUnderWay:
     def _kept(self) -> Channel:
         """The connection itself, once the far side has agreed to keep its end of it."""
         message = self._receive(self._deadline, None, None)
-        try:
-            self._opened(message)
-        except BaseException:
+        if message.subject == FAILED:
             self.abandon()
-            raise
+            raise rebuild_failure(message.fields, self._peer.task)
         return self._connection.channel
 
     def _receive(
@@ -348,8 +348,3 @@ class CallUnderWay:
         except BaseException as error:  # noqa: BLE001  raised again, with its context
             raise self._peer._broken_off(connection, error, self._name, deadline) from None
         return message
-
-    def _opened(self, message: Message) -> Response:
-        if message.subject == FAILED:
-            raise rebuild_failure(message.fields, self._peer.task)
-        return Response(message.fields, message.tensors)

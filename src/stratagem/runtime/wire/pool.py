@@ -21,7 +21,8 @@ class Pool:
 
     def take(self) -> Connection | None:
         """An idle connection that is still good."""
-        self._part_from_parent()
+        if self._process != os.getpid():
+            self._part_from_parent()
         while True:
             with self._lock:
                 if not self._idle:
@@ -52,7 +53,8 @@ class Pool:
 
     def close(self) -> None:
         """Close all that are idle, and from now on all that are given back."""
-        self._part_from_parent()
+        if self._process != os.getpid():
+            self._part_from_parent()
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -61,8 +63,6 @@ class Pool:
 
     def _part_from_parent(self) -> None:
         """In a forked child: close its copies of the sockets, which leaves the parent's as they are."""
-        if self._process == os.getpid():
-            return
         self._process = os.getpid()
         # Another thread of the parent may have held the lock at the fork; nobody here will release it.
         self._lock = threading.RLock()

@@ -129,12 +129,9 @@ class _Line:
             while keep is True:
                 keep = self._serve_one()
         finally:
-            self._is_answered()
+            if self._answer is not None:
+                self._answer.close()
         return keep or None
-
-    def _is_answered(self) -> bool:
-        """Whether the last call is; from now on nobody answers it, so that the channel is this thread's alone."""
-        return self._answer is None or self._answer.close()
 
     def _serve_one(self) -> Keep | bool:
         """Serve one call; whether another may follow, or what takes the channel over.
@@ -148,7 +145,8 @@ class _Line:
             return False
         except RemoteError as error:
             problem = error
-        is_in_turn = self._is_answered()
+        # From now on nobody answers the last call, so that the channel is this thread's alone.
+        is_in_turn = self._answer is None or self._answer.close()
         channel.take_down()
         if not is_in_turn:
             problem = ProtocolError("a call before the one before it was answered")
@@ -170,24 +168,8 @@ class _Line:
 
     def _handled(self, message: Message) -> Keep | bool:
         """Run the handler, and send what comes of it, unless somebody else does."""
-        answer = self._answer = _Answer(self._service, self._channel, self._stall, message)
-        try:
-            reply = self._handle(message, answer)
-        except BaseException as error:  # noqa: BLE001  whatever a handler raises is the caller's to know
-            answer.fail(error)
-            return True
-        if reply is LATER:
-            return True
-        answer.respond(reply)
-        return True if reply.keep is None else reply.keep
-
-    def _handle(self, message: Message, answer: "_Answer") -> Reply:
         service, channel = self._service, self._channel
-        handler = service.handlers.get(message.subject)
-        if handler is None:
-            raise UnknownCall(
-                f"no such call: {message.subject!r:.80}; this task answers {', '.join(sorted(service.handlers))}"
-            )
+        answer = self._answer = _Answer(service, channel, self._stall, message)
         request = Request(
             name=message.subject,
             fields=message.fields,
@@ -198,7 +180,20 @@ class _Line:
             is_abandoned=lambda: not channel.stream.is_open(),
             respond=answer.respond,
         )
-        return handler(request)
+        try:
+            handler = service.handlers.get(message.subject)
+            if handler is None:
+                raise UnknownCall(
+                    f"no such call: {message.subject!r:.80}; this task answers {', '.join(sorted(service.handlers))}"
+                )
+            reply = handler(request)
+        except BaseException as error:  # noqa: BLE001  whatever a handler raises is the caller's to know
+            answer.fail(error)
+            return True
+        if reply is LATER:
+            return True
+        answer.respond(reply)
+        return True if reply.keep is None else reply.keep
 
 
 class _Answer:

@@ -139,21 +139,20 @@ class Stream:
         try:
             if self.is_tls:
                 self._send_tls(buffers, patience)
-            else:
-                self._send_plain(buffers, patience, descriptor)
+                return
+            if patience is not self._steady[_SENDING]:
+                self._arm(_SENDING, patience)
+            ancillary = []
+            if descriptor is not None:
+                ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])))
+            sent = self._sock.sendmsg(buffers[:_MAX_BUFFERS], ancillary)
+            if len(buffers) > 1 or sent < len(buffers[0]):
+                self._send_rest(list(buffers), sent, patience)
         except OSError as error:
             raise during_transfer(error) from error
 
-    def _send_plain(self, buffers: Sequence[memoryview], patience: Patience, descriptor: int | None) -> None:
-        if patience is not self._steady[_SENDING]:
-            self._arm(_SENDING, patience)
-        ancillary = []
-        if descriptor is not None:
-            ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])))
-        sent = self._sock.sendmsg(buffers[:_MAX_BUFFERS], ancillary)
-        if len(buffers) == 1 and sent == len(buffers[0]):
-            return
-        left = list(buffers)
+    def _send_rest(self, left: list[memoryview], sent: int, patience: Patience) -> None:
+        """Send what is left of buffers of which so many bytes are sent."""
         first = 0
         while True:
             while first < len(left) and sent >= len(left[first]):
@@ -194,7 +193,7 @@ class Stream:
 
     def is_quiet(self) -> bool:
         """Whether the connection is open and nothing waits to be received: right for an idle one."""
-        return not self._events()
+        return self._sock.fileno() >= 0 and not self._poll.poll(0)
 
     def watch(self, seconds: float) -> None:
         """Wait this very short time for something to arrive, without going to sleep.
