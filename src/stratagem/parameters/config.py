@@ -45,45 +45,54 @@ class StackConfig:
     update: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class StoreConfig:
+@dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """What all models of a job share.
+
+    Attributes:
+        servers: The tasks of the parameter servers.
+        workers: The tasks of the workers.
+        rule: How pushes become updates.
+        snapshot_dir: Where snapshots are kept; none are without it.
+        snapshot_secs: Seconds from snapshot to snapshot.
+        rejoin_timeout: Seconds for which a worker, or a server, that is silent may come back.
+    """
+
+    servers: tuple[str, ...]
+    workers: tuple[str, ...]
+    rule: UpdateRule
+    snapshot_dir: str | None
+    snapshot_secs: float
+    rejoin_timeout: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreConfig(JobConfig):
     """The part of one model on one server. Every worker computes the same, and any of them may tell it.
 
     Attributes:
         name: Of the model, among those of a job.
         server: Which server this part is for.
-        servers: The tasks of all servers.
-        workers: The tasks of all workers.
         participants: The servers that have to have their part of a push: those that hold something, and server 0.
         leaves: What has a gradient, in order.
         slots: What the update keeps beside it.
         commons: What the update has to be told of the gradients of all servers together.
-        rule: How pushes become updates.
         update: Hash of the program: leaves, slots, gradients, commons, step → leaves, slots.
         partials: Hash of the program: gradients → this server's share in the commons; empty if it has none.
         combine: Hash of the program: all servers' partials, in their order → commons; for server 0 alone.
-        snapshot_dir: Where snapshots are kept; none are without it.
-        snapshot_secs: Seconds from snapshot to snapshot.
-        rejoin_timeout: Seconds for which a worker, or a server, that is silent may come back.
         tensors: For server 0: what is where in a snapshot, as the manifest has it.
         tables: Tables of which it has some rows.
     """
 
     name: str
     server: int
-    servers: tuple[str, ...]
-    workers: tuple[str, ...]
     participants: tuple[int, ...]
     leaves: tuple[Held, ...]
     slots: tuple[Held, ...]
     commons: tuple[TensorSpec, ...]
-    rule: UpdateRule
     update: str
     partials: str
     combine: str
-    snapshot_dir: str | None
-    snapshot_secs: float
-    rejoin_timeout: float
     tensors: Any = None
     tables: tuple[StackConfig, ...] = ()
 

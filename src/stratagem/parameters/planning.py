@@ -1,7 +1,7 @@
 """A model over parameter servers, as every worker plans it: who holds what, who computes what, and back again."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any
 
@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from stratagem.devices import log_placement, part_name
-from stratagem.parameters.config import Held, StackConfig, StoreConfig
+from stratagem.parameters.config import Held, JobConfig, StackConfig, StoreConfig
 from stratagem.parameters.partition import Leaf, Partitioner, partition
 from stratagem.parameters.row_updates import PlannedRows, RowUpdate, row_spec
-from stratagem.parameters.rules import Sync, UpdateRule
+from stratagem.parameters.rules import Sync
 from stratagem.parameters.split import KeptSlot, Part, Piece, Plan, Update, analyse
 from stratagem.runtime.programs import Program, export_program
 from stratagem.runtime.programs.summary import TensorSpec
@@ -25,29 +25,17 @@ Pieces = list[list[Array]]
 """For each server, arrays."""
 
 
-@dataclass(frozen=True)
-class JobOptions:
-    """What all models of a job share.
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(JobConfig):
+    """What all models of a job share, and how they are laid out.
 
     Attributes:
-        servers: The tasks of the parameter servers.
-        workers: The tasks of the workers.
         platforms: For each server, the platform that its programs are for.
-        rule: How pushes become updates.
         partitioner: Who holds what.
-        snapshot_dir: Where snapshots are kept.
-        snapshot_secs: Seconds from snapshot to snapshot.
-        rejoin_timeout: Seconds for which a silent task may come back.
     """
 
-    servers: tuple[str, ...]
-    workers: tuple[str, ...]
     platforms: tuple[str, ...]
-    rule: UpdateRule
     partitioner: Partitioner | None
-    snapshot_dir: str | None
-    snapshot_secs: float
-    rejoin_timeout: float
 
 
 @dataclass(frozen=True)
@@ -196,6 +184,7 @@ class ModelPlan:
 
     def _configs(self, name: str, tensors: Sequence[Leaf]) -> list[StoreConfig]:
         options, configs = self.options, []
+        shared: dict[str, Any] = {each.name: getattr(options, each.name) for each in fields(JobConfig)}
         arrays = [[entry.held for entry in own] for own in self._entries]
         leaves = [own[: len(part.pieces)] for own, part in zip(arrays, self.parts, strict=True)]
         leaf_specs = [[each.spec for each in own] for own in leaves]
@@ -233,21 +222,16 @@ class ModelPlan:
             tables = [self._stack_config(server, *pair) for pair in self._rows]
             configs.append(
                 StoreConfig(
+                    **shared,
                     name=name,
                     server=server,
-                    servers=options.servers,
-                    workers=options.workers,
                     participants=participants,
                     leaves=tuple(leaves[server]),
                     slots=tuple(slots),
                     commons=tuple(commons),
-                    rule=options.rule,
                     update=update,
                     partials=partials,
                     combine=combine if server == 0 else "",
-                    snapshot_dir=options.snapshot_dir,
-                    snapshot_secs=options.snapshot_secs,
-                    rejoin_timeout=options.rejoin_timeout,
                     tensors=manifest if server == 0 else None,
                     tables=tuple(tables),
                 )

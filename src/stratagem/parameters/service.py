@@ -25,7 +25,7 @@ from stratagem.parameters.store import Store
 from stratagem.parameters.update_rules import Push
 from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.server import Server
-from stratagem.runtime.wire import Caller, Handler, Reply, Request
+from stratagem.runtime.wire import Handler, Reply, Request
 from stratagem.tables.table_files import NewRows
 
 _log = logging.getLogger("stratagem")
@@ -221,14 +221,11 @@ class ParameterService:
         store = model.part.opened(fields["epoch"])
         push = Push(*fields["push"])
         self._server.hear(model.part.config.workers[push.worker], push.incarnation)
-        self._stay_with(request.peer)
+        process = request.peer.process
+        if process is not None and process != getattr(self._answering, "process", None):
+            stay_with(process)  # this thread, whose work the worker waits for
+            self._answering.process = process
         return model.pushes.take(request, store, push)
-
-    def _stay_with(self, worker: Caller) -> None:
-        """Keep this thread to the cores of the worker that waits for it."""
-        if worker.process is not None and worker.process != getattr(self._answering, "process", None):
-            stay_with(worker.process)
-            self._answering.process = worker.process
 
     def _arrived(self, request: Request) -> Reply:
         """Another server has its part of a push."""

@@ -18,8 +18,9 @@ from stratagem.runtime.wire import Listener, Peer, Reply, Request
 SHAPE = (100, 100)
 NUMBER = [0, "incarnation", 7, 3, 20]
 CONFIG = StoreConfig(
-    "model-0", 0, ("/job:ps/task:0",), ("/job:worker/task:0",), (0,), (Held("w", TensorSpec(SHAPE, "float32")),), (), (),
-    Async(), "", "", "", None, 60.0, 60.0,
+    name="model-0", server=0, servers=("/job:ps/task:0",), workers=("/job:worker/task:0",), participants=(0,),
+    leaves=(Held("w", TensorSpec(SHAPE, "float32")),), slots=(), commons=(), rule=Async(), update="", partials="", combine="",
+    snapshot_dir=None, snapshot_secs=60.0, rejoin_timeout=60.0,
 )  # fmt: skip
 
 

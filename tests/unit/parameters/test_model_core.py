@@ -108,8 +108,9 @@ def config(rule: UpdateRule, servers: int, has_snapshots: bool) -> StoreConfig:
     workers = tuple(f"worker {number}" for number in range(WORKERS))
     where, participants = "/snapshots" if has_snapshots else None, tuple(range(servers))
     return StoreConfig(
-        "model", 0, tasks, workers, participants, (), (), (), rule, "", "", "", where, 1.0, 60.0
-    )
+        name="model", server=0, servers=tasks, workers=workers, participants=participants, leaves=(), slots=(), commons=(),
+        rule=rule, update="", partials="", combine="", snapshot_dir=where, snapshot_secs=1.0, rejoin_timeout=60.0,
+    )  # fmt: skip
 
 
 class World(RuleBasedStateMachine):

@@ -12,8 +12,9 @@ from stratagem.parameters.update_rules import APPLIED, Push
 
 WORKERS = ("/job:worker/task:0", "/job:worker/task:1")
 CONFIG = StoreConfig(
-    "model", 0, ("/job:ps/task:0",), WORKERS, (0,), (), (), (), Sync(), "", "", "", None, 1.0, 60.0
-)
+    name="model", server=0, servers=("/job:ps/task:0",), workers=WORKERS, participants=(0,), leaves=(), slots=(), commons=(),
+    rule=Sync(), update="", partials="", combine="", snapshot_dir=None, snapshot_secs=1.0, rejoin_timeout=60.0,
+)  # fmt: skip
 
 
 def push(worker: int, rows: int, sequence: int = 1) -> Push:
