@@ -1,6 +1,5 @@
 """What one parameter server has to know of a model: the form of what it holds, and how it is updated."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -108,12 +107,11 @@ class StoreConfig(JobConfig):
 
     def to_fields(self) -> Fields:
         """The same in plain values."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
-            **{name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()},
-            "leaves": [_plain(each) for each in self.leaves],
-            "slots": [_plain(each) for each in self.slots],
-            "commons": [[list(spec.shape), spec.dtype] for spec in self.commons],
+            **{each.name: getattr(self, each.name) for each in fields(self)},
+            "leaves": [_plain(each.spec, each.name) for each in self.leaves],
+            "slots": [_plain(each.spec, each.name) for each in self.slots],
+            "commons": [_plain(spec) for spec in self.commons],
             "rule": [type(self.rule).__name__, asdict(self.rule)],
             "tables": [asdict(stack) for stack in self.tables],
         }
@@ -127,19 +125,20 @@ class StoreConfig(JobConfig):
         """
         try:
             kind, options = values["rule"]
-            plain = {each.name: values[each.name] for each in fields(cls)}
+            plain = {each.name: _tuples(values[each.name]) for each in fields(cls)}
+            held = {
+                name: tuple(Held(held, TensorSpec(*spec)) for held, *spec in plain[name])
+                for name in ("leaves", "slots")
+            }
+            tables = (StackConfig(**{**stack, "spec": RowSpec(**stack["spec"])}) for stack in plain["tables"])
             return cls(
                 **{
                     **plain,
-                    **{name: tuple(plain[name]) for name in ("servers", "workers", "participants")},
-                    "leaves": _held(plain["leaves"]),
-                    "slots": _held(plain["slots"]),
-                    "commons": tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in plain["commons"]),
+                    **held,
+                    "commons": tuple(TensorSpec(*spec) for spec in plain["commons"]),
                     "rule": _RULES[kind](**options),
-                    "tables": tuple(
-                        StackConfig(**{**_tuples(stack), "spec": RowSpec(**_tuples(stack["spec"]))})
-                        for stack in plain["tables"]
-                    ),
+                    "tensors": values["tensors"],
+                    "tables": tuple(tables),
                 }
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -181,17 +180,13 @@ def _tuples(values: Any) -> Any:
     return tuple(_tuples(value) for value in values) if isinstance(values, list | tuple) else values
 
 
-def _plain(held: Held) -> list[Any]:
-    return [held.name, list(held.spec.shape), held.spec.dtype]
-
-
-def _held(values: Sequence[Any]) -> tuple[Held, ...]:
-    return tuple(Held(name, TensorSpec(tuple(shape), dtype)) for name, shape, dtype in values)
+def _plain(spec: TensorSpec, *name: str) -> list[Any]:
+    return [*name, list(spec.shape), spec.dtype]
 
 
 def _difference(got: Any, expected: Any) -> str:
     """Two values, or for lists the first elements in which they differ."""
-    if isinstance(got, list) and isinstance(expected, list):
+    if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
         for one, other in zip(got, expected, strict=False):
             if one != other:
                 return f"{one!r} instead of {other!r}"

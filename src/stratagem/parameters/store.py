@@ -225,17 +225,14 @@ class Store:
         while (before := self.version) < version:
             with self._lock:
                 is_changed = self.version != before or self._changed.wait(_LOOK_EVERY)
-                self._check_epoch(epoch)
+                if self.epoch != epoch:
+                    raise RolledBack(_GONE_BACK)
             if is_changed or self.version != before or epoch is None:
                 continue
             # Make the next update: who should have may have lost its connection, or its worker.
             decision = self._lead.update(epoch, before + 1)
             if decision is not None and (epoch, before + 1) not in self._under_way:
                 self.apply(decision)
-
-    def _check_epoch(self, epoch: str | None) -> None:
-        if self.epoch != epoch:
-            raise RolledBack(_GONE_BACK)
 
     # Pushes.
 
@@ -312,7 +309,8 @@ class Store:
         if self._versions.step < step - 1:
             self.wait_for(step - 1)
         with self._lock:
-            self._check_epoch(epoch)
+            if self.epoch != epoch:
+                raise RolledBack(_GONE_BACK)
             is_mine = self._versions.step < step and (epoch, step) not in self._under_way
             if is_mine:
                 self._under_way.add((epoch, step))

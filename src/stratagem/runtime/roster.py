@@ -18,12 +18,16 @@ class Roster:
     _given_up: set[str] = field(default_factory=set)
     _last_end: float = 0.0
 
-    def heard(self, task: str, incarnation: str, now: float) -> bool:
-        """A task gave a sign of life; whether it is a new start of it, which from now on speaks for the task alone."""
+    def heard(self, task: str, incarnation: str, now: float) -> bool | None:
+        """A task gave a sign of life; whether it is a new start of it, which from now on speaks for the task alone.
+
+        Returns:
+            `None` if a newer start has taken the place of this one.
+        """
         known = self._heard.get(task)
         is_new = known is None or known[0] != incarnation
         if is_new and self.is_replaced(task, incarnation):
-            return False
+            return None
         self._heard[task] = (incarnation, now)
         if known is None or not is_new:
             return False

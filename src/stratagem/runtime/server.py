@@ -169,9 +169,10 @@ class Server:
         Raises:
             TaskReplaced: A newer start has taken the place of this one; the leader alone judges, since it hears of all.
         """
-        if self._roster.heard(task, incarnation, time.monotonic()):
+        is_new = self._roster.heard(task, incarnation, time.monotonic())
+        if is_new:
             _log.warning("%s was restarted", task)
-        elif self.task == self._leader and self._roster.is_replaced(task, incarnation):
+        elif is_new is None and self.task == self._leader:
             raise TaskReplaced(
                 f"{task} was started again while this start of it was still running, and the newer one has taken its place: "
                 "this one ends. What it has pushed counts, once. See to it that a task is started once at a time"

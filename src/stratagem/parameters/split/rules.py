@@ -238,45 +238,50 @@ def _removing(parameter: str) -> Rule:
     return rule
 
 
-def _broadcast(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
-    axis, shape = _axis(states[0]), tuple(equation.params["shape"])
-    if axis is None or len(states) != 1:
-        return None
+def _of_one(rule: Callable[[JaxprEqn, int], Step | None]) -> Rule:
+    """The rule of operations of one operand, from what they make of its axis of rows."""
+
+    def of_states(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
+        axis = _axis(states[0])
+        return None if axis is None or len(states) != 1 else rule(equation, axis)
+
+    return of_states
+
+
+@_of_one
+def _broadcast(equation: JaxprEqn, axis: int) -> Step | None:
+    shape = tuple(equation.params["shape"])
     place = equation.params["broadcast_dimensions"][axis]
     if shape[place] != _shape(equation)[axis]:
         return None
-    return Step((Rows(place),), (axis,), lambda rows: {"shape": _with(shape, place, rows)})
+    return Step((Rows(place),), (axis,), _resized("shape", shape, place))
 
 
-def _reshape(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
-    axis, shape, sizes = _axis(states[0]), _shape(equation), tuple(equation.params["new_sizes"])
-    if axis is None or equation.params["dimensions"] is not None or len(states) != 1:
+@_of_one
+def _reshape(equation: JaxprEqn, axis: int) -> Step | None:
+    shape, sizes = _shape(equation), tuple(equation.params["new_sizes"])
+    if equation.params["dimensions"] is not None:
         return None
-    before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    places = (
-        place
-        for place, size in enumerate(sizes)
-        if (math.prod(sizes[:place]), size, math.prod(sizes[place + 1 :])) == (before, shape[axis], after)
-    )
-    found = next(places, None)
-    if found is None:
-        return None
-    place = found
-    return Step((Rows(place),), (axis,), lambda rows: {"new_sizes": _with(sizes, place, rows)})
+    around = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    for place, size in enumerate(sizes):
+        if (math.prod(sizes[:place]), size, math.prod(sizes[place + 1 :])) == around:
+            return Step((Rows(place),), (axis,), _resized("new_sizes", sizes, place))
+    return None
 
 
-def _transpose(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
-    axis = _axis(states[0])
-    return None if axis is None else Step((Rows(equation.params["permutation"].index(axis)),), (axis,))
+@_of_one
+def _transpose(equation: JaxprEqn, axis: int) -> Step | None:
+    return Step((Rows(equation.params["permutation"].index(axis)),), (axis,))
 
 
-def _slice(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
-    axis, strides, limits = _axis(states[0]), equation.params["strides"], equation.params["limit_indices"]
-    if axis is None or equation.params["start_indices"][axis] != 0 or limits[axis] != _shape(equation)[axis]:
+@_of_one
+def _slice(equation: JaxprEqn, axis: int) -> Step | None:
+    strides, limits = equation.params["strides"], equation.params["limit_indices"]
+    if equation.params["start_indices"][axis] != 0 or limits[axis] != _shape(equation)[axis]:
         return None
     if strides is not None and strides[axis] != 1:
         return None
-    return Step((Rows(axis),), (axis,), lambda rows: {"limit_indices": _with(tuple(limits), axis, rows)})
+    return Step((Rows(axis),), (axis,), _resized("limit_indices", tuple(limits), axis))
 
 
 def _pad(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
@@ -320,8 +325,9 @@ def _free_place(equation: JaxprEqn, side: int, axis: int) -> int:
     return len(batched[0]) + left + free(side).index(axis)
 
 
-def _with(sizes: tuple[int, ...], place: int, size: int) -> tuple[int, ...]:
-    return (*sizes[:place], size, *sizes[place + 1 :])
+def _resized(parameter: str, sizes: tuple[int, ...], place: int) -> Callable[[int], dict[str, Any]]:
+    """What changes of a parameter that lists the sizes of all axes, for a part with so many rows."""
+    return lambda rows: {parameter: (*sizes[:place], rows, *sizes[place + 1 :])}
 
 
 _RULES: dict[str, Rule] = {

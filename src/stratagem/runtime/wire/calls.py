@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -30,7 +31,7 @@ class Caller:
     address: str
     process: int | None = None
 
-    @property
+    @cached_property
     def is_far(self) -> bool:
         """Whether what is sent to it goes over a network, rather than into memory that it shares."""
         return self.process is None
