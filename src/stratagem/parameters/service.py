@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import jax
@@ -81,36 +82,30 @@ class ParameterService:
             protocol.FOUND: self._found,
             protocol.PROGRAM: self._program,
             protocol.FILL: self._fill,
-            protocol.OPEN: self._event(ModelCore.open, "starts", via=Leader.converse),
+            protocol.OPEN: self._event(ModelCore.open, Leader.converse),
             protocol.JOIN: self._join,
-            protocol.PAUSE: self._event(lambda core, worker: core.authority.pause(worker), "worker"),
+            protocol.PAUSE: self._event(lambda core, worker: core.authority.pause(worker)),
             protocol.PUSH: self._push,
             protocol.PULL: self._pull,
             protocol.ROWS: self._rows,
             protocol.TABLE: self._table,
-            protocol.HOLD: self._event(
-                lambda core, holder: {"step": core.hold(holder, time.monotonic())}, "holder"
-            ),
-            protocol.RELEASE: self._event(ModelCore.release, "holder"),
+            protocol.HOLD: self._event(lambda core, holder: {"step": core.hold(holder, time.monotonic())}),
+            protocol.RELEASE: self._event(ModelCore.release),
             protocol.STAGE: self._stage,
-            protocol.ASSIGN: self._event(
-                ModelCore.assign, "epoch", "token", "servers", "step", via=Leader.converse
-            ),
-            protocol.ENDED: self._event(
-                lambda core, worker, fit: core.agreements.end(worker, fit), "worker", "fit"
-            ),
+            protocol.ASSIGN: self._event(ModelCore.assign, Leader.converse),
+            protocol.ENDED: self._event(lambda core, worker, fit: core.agreements.end(worker, fit)),
             protocol.AGREE: self._agree,
             protocol.MARKED: self._marked,
             protocol.NOTE: self._note,
             protocol.NOTED: self._noted,
             protocol.GATHER: self._gather,
-            protocol.SAME: self._event(ModelCore.check_same, "worker", "number", "digest"),
+            protocol.SAME: self._event(ModelCore.check_same),
             protocol.ARRIVED: self._arrived,
             protocol.DECISION: self._event(
-                lambda core, epoch, step: {"decision": core.opened(epoch).made(step)}, "epoch", "step"
+                lambda core, epoch, step: {"decision": core.opened(epoch).made(step)}
             ),
             protocol.PARTIALS: self._partials,
-            protocol.BROKEN: self._event(ModelCore.broken, "epoch", "why"),
+            protocol.BROKEN: self._event(ModelCore.broken),
             **dict.fromkeys(_OBEYED, self._obey),
         }
 
@@ -122,12 +117,10 @@ class ParameterService:
             model.close()
 
     def _event(
-        self,
-        event: Callable[..., Any],
-        *names: str,
-        via: Callable[[Leader, Callable[[ModelCore], Any]], Any] = Leader.now,
+        self, event: Callable[..., Any], via: Callable[[Leader, Callable[[ModelCore], Any]], Any] = Leader.now
     ) -> Handler:
-        """A handler that lets the core have an event, with the fields of these names, and answers what it returns."""
+        """A handler that lets the core have an event, whose parameters are fields, and answers what it returns."""
+        names = [*signature(event).parameters][1:]
 
         def handle(request: Request) -> Reply:
             values = [request.fields[name] for name in names]
