@@ -153,11 +153,11 @@ class OnArrival:
     _clocks: dict[int, int] = field(default_factory=dict)
 
     def complete(self, push: Push, step: int, active: Set[int]) -> list[Verdict]:
-        """Make an update of the push."""
+        """Make an update of the push; drop one without an example, which has no gradients."""
         if self.steps is not None:
             self._level(active)
             self._clocks[push.worker] = self._clocks.get(push.worker, self._slowest(active)) + 1
-        return [Verdict(APPLIED, (push,))]
+        return [Verdict(APPLIED, (push,)) if push.rows else Verdict(DROPPED, (push,), "it had no example")]
 
     def changed(self, step: int, active: Set[int]) -> list[Verdict]:
         """Level those who are new with the slowest."""

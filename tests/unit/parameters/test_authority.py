@@ -160,6 +160,15 @@ def test_pushes_of_no_rows_take_part_but_make_no_update_alone() -> None:
     assert job.authority.step == 1
 
 
+@pytest.mark.parametrize("rule", [Async(), BoundedStaleness(1)])
+def test_a_push_of_no_rows_is_dropped_where_each_is_an_update(rule: UpdateRule) -> None:
+    job = Job(rule, 2)
+    job.join(0, 1)
+    empty, full = job.push(0, rows=0), job.push(1)
+    assert job.decision(empty) == Decision(DROPPED, 0, why="it had no example")
+    assert job.decision(full) == Decision(APPLIED, 1, (full,))
+
+
 def test_workers_that_finish_early_are_not_waited_for() -> None:
     job = Job(Sync(), 2)
     job.join(0, 1)
