@@ -346,8 +346,7 @@ class Store:
             # What all servers' gradients share is known only when each has the mean of its own.
             pushes = [Staged(-1, sum(push.rows for push in pushes), self._mean(pushes), ())]
             partials = [] if self._partials is None else self._partials(pushes[0].gradients, wait=True)
-            share = [np.asarray(partial) for partial in partials]
-            commons = self._lead.commons(epoch or "", step, share)
+            commons = self._lead.commons(epoch or "", step, [np.asarray(partial) for partial in partials])
         with self._versions.replacing() as values:
             if self.epoch != epoch:
                 raise RolledBack(_GONE_BACK)
@@ -373,10 +372,9 @@ class Store:
         """The mean of gradients, by rows, in the order of the pushes."""
         if len(pushes) == 1:
             return pushes[0].gradients
+        shares = weights([push.rows for push in pushes])
         with jax.default_device(self._device):
-            means = _weighted(
-                weights([push.rows for push in pushes]), [list(push.gradients) for push in pushes]
-            )
+            means = _weighted(shares, [list(push.gradients) for push in pushes])
         return [np.asarray(mean) for mean in means]
 
     # For others to see.

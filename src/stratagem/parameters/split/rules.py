@@ -194,17 +194,12 @@ def _common_axis(states: Sequence[State]) -> int | None:
 
 
 def _elementwise(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
-    axis = _common_axis(states)
-    whole = shape_of(equation.outvars[0])
-    if axis is None:
+    axis, whole = _common_axis(states), shape_of(equation.outvars[0])
+    shapes = [shape_of(atom) for atom in equation.invars]
+    if axis is None or any(shape and len(shape) != len(whole) for shape in shapes):
         return None
-    align = []
-    for position in range(len(states)):
-        shape = _shape(equation, position)
-        if shape and len(shape) != len(whole):
-            return None
-        # A scalar, or a single row, is the same for all rows.
-        align.append(axis if shape and shape[axis] == whole[axis] else None)
+    # A scalar, or a single row, is the same for all rows.
+    align = (axis if shape and shape[axis] == whole[axis] else None for shape in shapes)
     return Step((Rows(axis),), tuple(align))
 
 
