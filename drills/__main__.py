@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -57,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.rounds < 1:
         parser.error(f"--rounds is {options.rounds}; at least 1 is needed")
     let_children_be_signalled()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the finally clauses
     logging.getLogger("stratagem").addHandler(logging.NullHandler())  # what it warns of is part of the drills
     outcomes: list[Outcome] = []
     for name in options.only or DRILLS:

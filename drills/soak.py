@@ -6,6 +6,7 @@ leave behind in them would add up; the launcher is one of them.
 """
 
 import argparse
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -119,6 +120,7 @@ def main(argv: list[str] | None = None) -> int:
     if not options.minutes > 0:
         parser.error(f"--minutes is {options.minutes:g}; more than 0 is needed")
     let_children_be_signalled()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the finally clauses
     readings, problem = soak(options.minutes, options.seed)
     problems = [*show(readings), *([problem] if problem else [])]
     for each in problems:
