@@ -1,6 +1,6 @@
 import stratagem as sg
 
-sg.configure(virtual_devices=2)  # two devices out of one CPU; leave it out where there are GPUs
+sg.configure(virtual_devices=2)  # two devices out of one CPU; with GPUs: sg.configure()
 import keras  # noqa: E402  computes with JAX, which sg.configure has chosen for it
 
 strategy = sg.MirroredStrategy()  # or any other: nothing below changes

@@ -61,6 +61,7 @@ def _watch(session: Any) -> None:
 def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
     overview = Table(
         Column("task", no_wrap=True),
+        "process",
         "devices",
         "up",
         "calls/s",
@@ -77,10 +78,11 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
     )
     for task, said in tasks.items():
         if "error" in said:
-            overview.add_row(task, "[red]unreachable[/red]", *[""] * 6, escape(said["error"]))
+            overview.add_row(task, "", "[red]unreachable[/red]", *[""] * 6, escape(said["error"]))
             continue
         overview.add_row(
             task,
+            str(said["process"]),
             ", ".join(name.rpartition("device:")[2] for name in said["devices"]),
             f"{said['seconds']:.0f} s",
             f"{_rate(said, earlier.get(task)):.0f}",

@@ -163,8 +163,8 @@ class ServerClient:
         match answer[STATE]:
             case protocol.OK:
                 self.epoch, self.step = answer["epoch"], answer["step"]
-                if self._is_chief and self.step and not self._has_joined:
-                    self._log_trained_already()
+                if self.step and not self._has_joined:
+                    self._log_joined_late()
                 self._has_joined = True
                 if "reached" in answer:
                     lost = answer["reached"] - answer["cut"]
@@ -202,21 +202,19 @@ class ServerClient:
             self.call(server, protocol.PROGRAM, {}, [artifact], seconds=LONG)
         return answer
 
-    def _log_trained_already(self) -> None:
-        """Say that a model that this chief did not begin is trained already: it may be that of an earlier job."""
-        peers = self.server.peers
-        where = ", ".join(f"{task} at {peers.address(task)}" for task in self._plan.options.servers)
-        was_restarted = environment.generation() > 0
-        _log.log(
-            logging.INFO if was_restarted else logging.WARNING,
-            "%s finds %s trained to step %d already (%s), and goes on from there. That is right for a chief that was "
-            "started again. If this is a new job, its servers are those of an earlier one, or went on from the snapshot_dir "
-            "of one: end them, or give another snapshot_dir, and start again to train from the beginning",
-            self.server.task,
-            self._model,
-            self.step,
-            where,
-        )
+    def _log_joined_late(self) -> None:
+        """Say that the model has been trained before this worker came: to a chief it may be that of an earlier job."""
+        task, peers = self.server.task, self.server.peers
+        if environment.generation() > 0:
+            _log.warning("%s was started again, and takes part from step %d on", task, self.step)
+        elif self._is_chief:
+            where = ", ".join(f"{task} at {peers.address(task)}" for task in self._plan.options.servers)
+            _log.warning(
+                "%s finds %s trained to step %d already (%s), and goes on from there. That is right for a chief that was "
+                "started again. If this is a new job, its servers are those of an earlier one, or went on from the "
+                "snapshot_dir of one: end them, or give another snapshot_dir, and start again to train from the beginning",
+                *(task, self._model, self.step, where),
+            )
 
     def retry(self, attempt: Callable[[], T]) -> T:
         """Do something; after every loss of the servers, join again and do it once more."""
