@@ -5,7 +5,15 @@ from collections.abc import Callable
 
 from stratagem.collectives.ledger import Ledger
 from stratagem.collectives.members import Members
-from stratagem.errors import ClusterError, RemoteError, StratagemError, TaskLost, TaskUnreachable, UnknownCall
+from stratagem.errors import (
+    ClusterError,
+    DeadlineExceeded,
+    RemoteError,
+    StratagemError,
+    TaskLost,
+    TaskUnreachable,
+    UnknownCall,
+)
 from stratagem.runtime.wire import Fields
 from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.waiting import WaitingLog, back_off
@@ -40,9 +48,8 @@ def meet(
         wait: Waits so many seconds; whether there is nothing more to wait for meanwhile.
     """
     task = members.tasks[worker]
-    deadline, log = Deadline(members.options.forming), WaitingLog()
+    deadline, log, problem = Deadline(members.options.forming), WaitingLog(), ""
     for pause in back_off():
-        problem = "it is up, but has not made the group yet"
         try:
             # The wire says in the log for whom it waits.
             response = members.peers[task].call(
@@ -52,8 +59,10 @@ def meet(
             )
         except TaskLost as error:
             problem = str(error)
-        except UnknownCall:
-            pass  # it is a server so far, and no worker of the group
+        except UnknownCall:  # it is a server so far, and no worker of the group
+            problem = "it is up, but has not made the group yet"
+        except DeadlineExceeded as error:  # with the last of the time; what was wrong before says more
+            problem = problem or str(error)
         except RemoteError as error:
             return error
         else:
