@@ -31,7 +31,7 @@ def main() -> None:
         step, now = metrics["global_step"], time.monotonic()
         if strategy.is_chief and now - reported > REPORT_SECONDS:
             reported = now
-            lost = f", {metrics['lost_updates']} updates lost" if metrics["lost_updates"] else ""
+            lost = "" if is_server_to_be_killed else f", {metrics['lost_updates']} updates lost"
             print(f"step {step}: loss {float(metrics['loss']):.4f}{lost}")  # noqa: T201
         if not strategy.is_chief and is_first_start and step > WORKER_KILLED_AT:
             _kill(os.getpid(), "this worker")
