@@ -50,13 +50,9 @@ class Versions:
     Args:
         leaves: How many of the values, the first ones, are parameters, which workers read.
         are_shared: Whether several workers read each version: then those on this host read one copy.
-
-    Attributes:
-        step: The global step of the newest version.
     """
 
     def __init__(self, leaves: int, are_shared: bool) -> None:
-        self.step = 0
         self._leaves = leaves
         self._views = HostViews()
         self._board = Board() if are_shared else None
@@ -66,6 +62,11 @@ class Versions:
         self._near = 0
         self._replacers = 0
         self._is_replaced = False
+
+    @property
+    def step(self) -> int:
+        """The global step of the newest version."""
+        return self._newest.step
 
     def read(self, everything: bool, is_far: bool) -> tuple[int, Sequence[Array], Release]:
         """The newest version.
@@ -117,7 +118,6 @@ class Versions:
         """Let readers have other values from now on; to be called while the former are being replaced."""
         leaves = self._views.of(values[: self._leaves])
         self._newest = _Version(step, values, leaves if self._board is None else Edition(self._board, leaves))
-        self.step = step
 
 
 def copies(values: Sequence[Any], device: jax.Device | None = None) -> list[jax.Array]:

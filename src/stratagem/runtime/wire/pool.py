@@ -21,8 +21,7 @@ class Pool:
 
     def take(self) -> Connection | None:
         """An idle connection that is still good."""
-        if self._process != os.getpid():
-            self._part_from_parent()
+        self._part_from_parent()
         while True:
             with self._lock:
                 if not self._idle:
@@ -53,8 +52,7 @@ class Pool:
 
     def close(self) -> None:
         """Close all that are idle, and from now on all that are given back."""
-        if self._process != os.getpid():
-            self._part_from_parent()
+        self._part_from_parent()
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -63,6 +61,8 @@ class Pool:
 
     def _part_from_parent(self) -> None:
         """In a forked child: close its copies of the sockets, which leaves the parent's as they are."""
+        if self._process == os.getpid():
+            return
         self._process = os.getpid()
         # Another thread of the parent may have held the lock at the fork; nobody here will release it.
         self._lock = threading.RLock()
