@@ -1,12 +1,11 @@
-"""Strategies on the path that they take with accelerators, which are not here, on virtual CPU devices."""
+"""Strategies as they are on accelerators, which are not here, on virtual CPU devices."""
 
 from unittest.mock import patch
 
-from stratagem.collectives.xla import XlaReducer
-from stratagem.strategies import MultiWorkerMirroredStrategy, Strategy, distributed
+from stratagem.strategies import MultiWorkerMirroredStrategy, Strategy, mesh_engine
 
 
 def multi_worker_strategy() -> Strategy:
-    """`MultiWorkerMirroredStrategy` over XLA, with gradients that stay on the devices."""
-    with patch.object(distributed, "XlaReducer", lambda **_: XlaReducer(packs_on_host=False)):
+    """`MultiWorkerMirroredStrategy` over XLA, which joins by itself what it sums."""
+    with patch.object(mesh_engine, "sends_each_array_by_itself", lambda _: False):
         return MultiWorkerMirroredStrategy(communication="ring", timeout=20)

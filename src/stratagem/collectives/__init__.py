@@ -10,7 +10,6 @@ A map, from the outside in:
     failures                   why it cannot go on, in words
     layout, chunks, specs      what lies where, and who sums which part of it
     packing, sums              the arrays themselves
-    xla                        the same sums by XLA's own collectives
 """
 
 from stratagem.collectives.group import Group

@@ -124,6 +124,11 @@ class Group:
         """The workers' task names, in order."""
         return self._members.tasks
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is closed, or has lost one of them: then it is of no use any more."""
+        return self._bonds is not None and self._bonds.has_ended()
+
     # --------------------------------------------------------------- operations
 
     @contextmanager

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.devices.placing import local_copy
 from stratagem.keras.model_tables import ModelTables
 from stratagem.keras.random_state import draw_as_chief
 from stratagem.keras.sums import from_chief, taken_from_chief
@@ -163,7 +164,7 @@ class ResidenceHere:
                 values = taken_from_chief(self._strategy.workers, values)
             self._has_begun = True
             params, others, optimizer, metrics = (
-                [jnp.array(value, copy=True) for value in each] for each in values
+                [jnp.array(local_copy(value), copy=True) for value in each] for each in values
             )
             state = TrainState(params, optimizer, [*others, *metrics], None, np.int32(0), self._recipe)
             self._known = values, self._strategy.engine.lay_out(state)

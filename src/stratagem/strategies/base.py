@@ -125,11 +125,12 @@ class Strategy(RefusesTensorFlowNames):
         return {}
 
     def placement(self, state: TrainState) -> dict[str, str]:
-        """The devices that hold each parameter of a state, by its name."""
+        """The devices of this process that hold each parameter of a state, by its name."""
         known = {each.device: each.name for each in list_devices()}
         return {
             name: ", ".join(
-                known.get(device, str(device)) for device in sorted(param.devices(), key=lambda each: each.id)
+                known.get(device, str(device))
+                for device in sorted(param.sharding.addressable_devices, key=lambda each: each.id)
             )
             for name, param in zip(state.recipe.names, state.flat_params, strict=True)
         }
@@ -291,7 +292,7 @@ class Strategy(RefusesTensorFlowNames):
         A model that the state was made of as a `Trainable` takes the trained values back.
         """
         served, trainable = state.recipe.served, state.recipe.trainable
-        fetched: TrainState = jax.tree.map(np.array, state) if served is None else served.fetch(state)
+        fetched: TrainState = _host_copy(state) if served is None else served.fetch(state)
         if trainable is not None:
             trainable.commit(fetched.flat_params, fetched.flat_state)
             state.recipe.updater.commit(fetched.flat_opt_state)
@@ -413,6 +414,12 @@ class Strategy(RefusesTensorFlowNames):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
+
+
+def _host_copy(state: TrainState) -> TrainState:
+    workers = state.recipe.workers
+    copy: TrainState = jax.tree.map(np.array, state if workers is None else workers.ready(state))
+    return copy
 
 
 def _is_per_replica(value: Any) -> bool:

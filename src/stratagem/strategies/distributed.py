@@ -1,50 +1,41 @@
-"""Sums by XLA between workers, over `jax.distributed`: worker 0 runs JAX's coordinator and tells the others where."""
+"""JAX between workers, by `jax.distributed`: worker 0 runs JAX's coordinator and tells the others where."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from stratagem.cluster import Address
-from stratagem.collectives.xla import XlaReducer
+from stratagem.collectives import GroupOptions
 from stratagem.devices.backend import backends_started, guard_collectives
 from stratagem.errors import StrategyError
 from stratagem.runtime.wire.addresses import family
 from stratagem.strategies import gloo
+from stratagem.strategies.global_mesh import WORKER_AXIS, GlobalMesh
 from stratagem.strategies.group_workers import GroupWorkers
-from stratagem.strategies.guard import Guard
+from stratagem.strategies.mesh_engine import MeshEngine
 from stratagem.strategies.own_address import own_address
+from stratagem.strategies.replicas import REPLICA_AXIS, Replicas
+from stratagem.strategies.steps_under_way import StepsUnderWay
 
 _NEVER: Final = 10 * 365 * 24 * 3600
 """Seconds. When its time is up, JAX ends the process from C++; that a worker is lost is for the group to find."""
 
 
-class GuardedReducer:
-    """XLA's sums, with the loss of a worker told as ours."""
+def mesh_engine(workers: GroupWorkers, options: GroupOptions, replicas: Callable[[], Replicas]) -> MeshEngine:
+    """Start `jax.distributed` on every worker, for steps over the devices of all of them.
 
-    def __init__(self, reducer: XlaReducer, guard: Guard) -> None:
-        self._reducer = reducer
-        self._guard = guard
-
-    def all_reduce(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Each array summed over all workers.
-
-        Raises:
-            WorkerLost: A worker is lost.
-        """
-        return self._guard.run(partial(self._reducer.all_reduce, arrays))
-
-
-def start_xla(workers: GroupWorkers, timeout: float) -> GuardedReducer:
-    """Start `jax.distributed` on every worker, and sum by it.
+    Args:
+        workers: The workers.
+        options: How long they wait for each other.
+        replicas: Tells the devices of this one, once JAX knows of the others'.
 
     Raises:
-        StrategyError: JAX has been used already: then it is too late.
+        StrategyError: JAX has been used already: then it is too late. Or the workers' devices do not go together.
         WorkerLost: A worker was lost meanwhile.
     """
     if backends_started():
@@ -53,11 +44,14 @@ def start_xla(workers: GroupWorkers, timeout: float) -> GuardedReducer:
             "before anything else uses JAX"
         )
     guard_collectives()
-    guard = Guard(workers.group, timeout)
-    return GuardedReducer(guard.run(partial(_start, workers)), guard)
+    under_way = workers.under_way = StepsUnderWay(workers.group, options)
+    under_way.run(partial(_start, workers))
+    own = replicas()
+    under_way.run(partial(_connect, workers, own))
+    return MeshEngine(own, workers, under_way)
 
 
-def _start(workers: GroupWorkers) -> XlaReducer:
+def _start(workers: GroupWorkers) -> None:
     hosts = [Address.parse(workers.server.peers.address(task)).host for task in workers.group.tasks]
     own = own_address(hosts[workers.index], hosts)
     proposed = str(Address(own, _free_port(own))) if workers.index == 0 else ""
@@ -74,22 +68,24 @@ def _start(workers: GroupWorkers) -> XlaReducer:
         coordinator_bind_address=coordinator,  # and not on every interface: it asks nobody for a secret
     )
     gloo.listen_at(own)
-    reducer = XlaReducer(packs_on_host=jax.default_backend() == "cpu")
-    reducer.all_reduce([np.zeros((), np.float32)])
-    if jax.default_backend() == "cpu":
-        _sum_here()
+    jax.devices()  # all wait for each other's
+
+
+def _connect(workers: GroupWorkers, replicas: Replicas) -> None:
+    """Have XLA connect all devices among which it may be asked to sum."""
+    mesh = GlobalMesh(replicas)
+    for axes in ((WORKER_AXIS,), (REPLICA_AXIS,), (WORKER_AXIS, REPLICA_AXIS)):
+        if len(replicas) > 1 or axes == (WORKER_AXIS,):
+            total = jax.shard_map(
+                partial(jax.lax.psum, axis_name=axes),
+                mesh=mesh.mesh,
+                in_specs=PartitionSpec(),
+                out_specs=PartitionSpec(),
+                check_vma=False,
+            )
+            jax.block_until_ready(jax.jit(total)(mesh.replicate(np.float32(0))))
+    if replicas.devices[0].platform == "cpu":
         _leave_coordinator(workers)
-    return reducer
-
-
-def _sum_here() -> None:
-    """Sum over the devices of this process, for which gloo needs the coordinator too, the first time."""
-    devices = jax.local_devices()
-    if len(devices) > 1:
-        mesh = Mesh(np.array(devices), ("device",))
-        split, whole = NamedSharding(mesh, PartitionSpec("device")), NamedSharding(mesh, PartitionSpec())
-        zeros = jax.device_put(np.zeros(len(devices), np.float32), split)
-        jax.block_until_ready(jax.jit(jnp.sum, out_shardings=whole)(zeros))
 
 
 def _leave_coordinator(workers: GroupWorkers) -> None:

@@ -1,7 +1,9 @@
 """The workers of a cluster, met through the runtime: `Workers` over a `Group` and this task's server."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
+import jax
 import numpy as np
 
 from stratagem.cluster import ClusterConfig, ClusterSpec
@@ -13,7 +15,10 @@ from stratagem.runtime.uncaught import tell_shortly
 from stratagem.strategies.chief_files import ChiefFiles
 from stratagem.strategies.own_task import worker_tasks
 from stratagem.strategies.parting import ServerParting
+from stratagem.strategies.steps_under_way import StepsUnderWay
 from stratagem.strategies.workers import Array
+
+T = TypeVar("T")
 
 
 class GroupWorkers:
@@ -23,6 +28,9 @@ class GroupWorkers:
         config: The cluster, and which of its tasks this is.
         server: This task's server.
         options: Sizes and times.
+
+    Attributes:
+        under_way: The steps in which XLA waits for other workers; `None` where they sum by other means.
     """
 
     def __init__(self, config: ClusterConfig, server: Server, options: GroupOptions) -> None:
@@ -34,6 +42,7 @@ class GroupWorkers:
         self.server = server
         self.files: ChiefFiles | None = ChiefFiles(server, tasks[0], lambda: self.group.check())
         self.group = Group(server, server.peers, tasks, self.index, options)
+        self.under_way: StepsUnderWay | None = None
         self._forget_exit = at_normal_exit(self.close)
         tell_shortly(WorkerLost)
 
@@ -50,6 +59,14 @@ class GroupWorkers:
         """The arrays of all workers, in their order."""
         return [own[0] for own in self.group.all_gather([array])]
 
+    def ready(self, value: T) -> T:
+        """What steps have made, when it is there.
+
+        Raises:
+            WorkerLost: It never will be: a worker is lost.
+        """
+        return jax.block_until_ready(value) if self.under_way is None else self.under_way.ready(value)
+
     def parting(self) -> ServerParting:
         """How one that is asked to end lets all others know, who cannot go on without it."""
         return ServerParting(self.server, self.group.tasks, None)
@@ -57,5 +74,7 @@ class GroupWorkers:
     def close(self) -> None:
         """Leave the others, having finished. Also done when this process ends well."""
         self._forget_exit()
+        if self.under_way is not None:
+            self.under_way.finish()  # others wait for this worker's part of them
         self.group.close()
         self.server.stop()

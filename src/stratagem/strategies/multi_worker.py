@@ -1,6 +1,7 @@
 """`MultiWorkerMirroredStrategy`: several processes, each with its devices, in step with each other."""
 
 import logging
+from functools import partial
 from typing import Literal, cast, get_args
 
 from stratagem.cluster import ClusterConfig
@@ -10,12 +11,12 @@ from stratagem.environment import current
 from stratagem.errors import StrategyError
 from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.distributed import start_xla
+from stratagem.strategies.distributed import mesh_engine
 from stratagem.strategies.engines import Engine, MirroredEngine
 from stratagem.strategies.evaluator import evaluator_parts, is_evaluator
 from stratagem.strategies.group_workers import GroupWorkers
 from stratagem.strategies.jobs_in_use import IN_STEP
-from stratagem.strategies.multi_worker_engine import MultiWorkerEngine, Reducer
+from stratagem.strategies.multi_worker_engine import MultiWorkerEngine
 from stratagem.strategies.own_task import ClusterLike, worker_tasks
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.workers import Alone, Workers
@@ -102,9 +103,10 @@ def _together(
     workers = GroupWorkers(config, server, options)
     chosen, why = _choose(communication, workers)
     _log.info("MultiWorkerMirroredStrategy: communication %s, %s", chosen, why)
-    reducer: Reducer = workers.group if chosen == "shm" else start_xla(workers, options.timeout)
+    find = partial(Replicas.named, None)
+    engine = MultiWorkerEngine(find(), workers) if chosen == "shm" else mesh_engine(workers, options, find)
     server.announce_devices()
-    return MultiWorkerEngine(Replicas.named(None), workers, reducer), workers
+    return engine, workers
 
 
 def _choose(communication: Communication, workers: GroupWorkers) -> tuple[str, str]:

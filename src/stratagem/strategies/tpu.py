@@ -14,12 +14,11 @@ from stratagem.environment import current
 from stratagem.errors import ClusterError, DeviceNotFoundError
 from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.distributed import start_xla
+from stratagem.strategies.distributed import mesh_engine
 from stratagem.strategies.engines import Engine, MirroredEngine
 from stratagem.strategies.evaluator import evaluator_parts, is_evaluator
 from stratagem.strategies.group_workers import GroupWorkers
 from stratagem.strategies.jobs_in_use import IN_STEP
-from stratagem.strategies.multi_worker_engine import MultiWorkerEngine
 from stratagem.strategies.own_task import worker_tasks
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.workers import Alone, Workers
@@ -60,9 +59,9 @@ def _parts(config: ClusterConfig | None) -> tuple[Engine, Workers]:
     server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
     workers = GroupWorkers(config, server, options)
     _log.info("TPUStrategy: worker %d of %d, from %s", workers.index, workers.count, config.source)
-    reducer = start_xla(workers, options.timeout)
+    engine = mesh_engine(workers, options, _replicas)
     server.announce_devices()
-    return MultiWorkerEngine(_replicas(), workers, reducer), workers
+    return engine, workers
 
 
 def tpu_hosts(environ: Mapping[str, str]) -> ClusterConfig | None:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.devices.placing import put
 from stratagem.errors import KeepError
 from stratagem.keep import StoredArray
 from stratagem.runtime.host_views import host_view
@@ -170,5 +171,4 @@ def _placed(value: Any, like: Any) -> Any:
         return np.asarray(value)
     if _is_key(like):
         value = jax.random.wrap_key_data(value, impl=jax.random.key_impl(like))
-    # A step takes over the memory of its state, which NumPy's is not to be.
-    return jax.device_put(value, like.sharding, may_alias=False)
+    return put(value, like.sharding)

@@ -119,6 +119,8 @@ class Checkpointer:
         if not is_chief(state):
             return
         if state.recipe.served is None:
+            if state.recipe.workers is not None:
+                state = state.recipe.workers.ready(state)
             step = int(state.step)
             if self._files.is_wanted(step, form_of(state)):
                 tables = state.recipe.tables

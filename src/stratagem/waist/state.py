@@ -3,13 +3,14 @@
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.tree_util import PyTreeDef
 
+from stratagem.devices.placing import local_copy
 from stratagem.errors import StrategyError
 from stratagem.keep import ShardRecord, TensorEntry
 from stratagem.tables.row_source import RowSource
@@ -18,6 +19,8 @@ from stratagem.waist.ema import ExponentialMovingAverage
 from stratagem.waist.functions import leaf_names
 from stratagem.waist.interfaces import Arrays, Kind, MakesUpdaters, Trainable, Updater, natural_kind
 from stratagem.waist.optimizers import OptaxUpdater, is_optax
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,10 @@ class Together(Protocol):
 
     def gather(self, array: Any) -> Sequence[Any]:
         """The arrays of all of them, the chief's first; they need not have the same shape."""
+        ...
+
+    def ready(self, value: T) -> T:
+        """What steps have made, when it is there; raises if it never will be, as one of them is lost."""
         ...
 
 
@@ -234,17 +241,22 @@ class TrainState:
     @property
     def params(self) -> Any:
         """The parameters, in the user's structure."""
-        return jax.tree.unflatten(self.recipe.params_tree, self.flat_params)
+        return jax.tree.unflatten(self.recipe.params_tree, map(local_copy, self.flat_params))
 
     @property
     def opt_state(self) -> Any:
         """The optimizer's state, in its own structure."""
-        return jax.tree.unflatten(self.recipe.opt_state_tree, self.flat_opt_state)
+        return jax.tree.unflatten(self.recipe.opt_state_tree, map(local_copy, self.flat_opt_state))
 
     @property
     def ema(self) -> Any:
         """The moving averages, in the structure of the parameters; `None` without them."""
-        return None if self.flat_ema is None else jax.tree.unflatten(self.recipe.params_tree, self.flat_ema)
+        averages = self.flat_ema
+        return (
+            None
+            if averages is None
+            else jax.tree.unflatten(self.recipe.params_tree, map(local_copy, averages))
+        )
 
     @property
     def kinds(self) -> Sequence[Kind]:
