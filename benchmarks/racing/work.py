@@ -60,7 +60,8 @@ class Work:
             for _ in range(BATCHES)
         ]
 
-    def share(self, index: int) -> list[tuple[Pictures, Labels]]:
-        """The rows of each global batch that are one replica's."""
-        rows = slice(index * ROWS_PER_REPLICA, (index + 1) * ROWS_PER_REPLICA)
+    def share(self, index: int, workers: int) -> list[tuple[Pictures, Labels]]:
+        """The rows of each global batch that are those of one of so many workers."""
+        each = self.rows // workers
+        rows = slice(index * each, (index + 1) * each)
         return [(pictures[rows], labels[rows]) for pictures, labels in self.batches()]

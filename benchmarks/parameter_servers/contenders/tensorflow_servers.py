@@ -149,7 +149,9 @@ def _accuracy(layers: Any, tested_on: tuple[Pictures, Labels]) -> Any:
 
 def _constants(task: Task) -> Any:
     """The batches of this worker as constants of its graph, each one element."""
-    batches = task.work.share(task.index) if task.work.replicas > 1 else task.work.batches()
+    batches = (
+        task.work.share(task.index, task.work.replicas) if task.work.replicas > 1 else task.work.batches()
+    )
     return tf.data.Dataset.from_tensor_slices(
         tuple(np.stack(arrays) for arrays in zip(*batches, strict=True))
     )

@@ -37,7 +37,9 @@ def two_processes(task: Task) -> Run:
     replicated, cut = _shardings()
     params = jax.device_put(task.work.layers(), replicated)
     place = partial(jax.make_array_from_process_local_data, cut)
-    return _loop(params, task.work.share(task.index), lambda batch: jax.tree.map(place, batch))
+    return _loop(
+        params, task.work.share(task.index, len(task.addresses)), lambda batch: jax.tree.map(place, batch)
+    )
 
 
 def _shardings() -> tuple[NamedSharding, NamedSharding]:

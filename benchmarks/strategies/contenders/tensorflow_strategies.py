@@ -83,7 +83,7 @@ def _loop(strategy: Any, task: Task) -> Run:
 
 def _replica_batches(task: Task, pipelines: int) -> tuple[Pictures, Labels]:
     """This process's batches, cut for its replicas and stacked."""
-    batches = task.work.batches() if pipelines == 1 else task.work.share(task.index)
+    batches = task.work.batches() if pipelines == 1 else task.work.share(task.index, len(task.addresses))
     pictures, labels = (np.stack(arrays) for arrays in zip(*batches, strict=True))
     rows = task.work.rows // task.work.replicas
     return pictures.reshape(-1, rows, pictures.shape[-1]), labels.reshape(-1, rows)

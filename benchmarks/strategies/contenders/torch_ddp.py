@@ -23,7 +23,10 @@ def data_parallel(task: Task) -> Run:
     loss_fn = nn.CrossEntropyLoss()
     # Class numbers are 64 bits wide in PyTorch.
     feed = itertools.cycle(
-        [(pictures, labels.astype(np.int64)) for pictures, labels in task.work.share(task.index)]
+        [
+            (pictures, labels.astype(np.int64))
+            for pictures, labels in task.work.share(task.index, len(task.addresses))
+        ]
     )
 
     def run(steps: int) -> float:
