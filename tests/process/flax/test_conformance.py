@@ -63,7 +63,9 @@ ONE_PROCESS = Job(
     },
     devices=2,
 )
-WORKERS = Job({"MultiWorkerMirrored": "sg.MultiWorkerMirroredStrategy(communication='shm')"}, workers=2)
+WORKERS = Job(
+    {"MultiWorkerMirrored": "sg.MultiWorkerMirroredStrategy(communication='ring')"}, devices=2, workers=2
+)
 IN_STEP = Job({"Sync": "sg.ParameterServerStrategy(update=sg.Sync())"}, workers=2, ps=2)
 ONE_WORKER = Job({"Async": "sg.ParameterServerStrategy()"}, ps=1, cases="dense")
 BOUNDED = Job(

@@ -87,6 +87,15 @@ STARTS = [
     ),
     Start(
         {
+            "MultiWorkerMirrored over XLA, 2 devices each": Contender(
+                "sg.MultiWorkerMirroredStrategy(communication='ring')", ("averaged", "few", "called_back")
+            )
+        },
+        devices=2,
+        workers=2,
+    ),
+    Start(
+        {
             "ParameterServer, in step": Contender(
                 "sg.ParameterServerStrategy(update=sg.Sync())", (*ALL, "meddled"), is_served=True
             )

@@ -120,7 +120,7 @@ def main(expression: str, path: str, *optimizers: str) -> None:
         train(strategy, broken_loss, optax.sgd(0.05), 1, EVEN)
     except ValueError as error:
         found["error/frames"] = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-    rows = np.arange(12, dtype=np.float32).reshape(12, 1)
+    rows = np.arange(24, dtype=np.float32).reshape(24, 1)
     (placed,) = strategy.distribute([rows])
     sums = strategy.run(lambda x: {"sum": x.sum(), "rows": x}, placed)
     found["run/count"] = len(strategy.local_results(sums))

@@ -36,8 +36,8 @@ CONTENDERS = {
     "MultiWorkerMirrored, shm": Contender(
         "sg.MultiWorkerMirroredStrategy(communication='shm')", replicas=2, workers=2
     ),
-    "MultiWorkerMirrored, ring": Contender(
-        "sg.MultiWorkerMirroredStrategy(communication='ring', timeout=20)", replicas=2, workers=2
+    "MultiWorkerMirrored, ring, 4 devices each": Contender(
+        "sg.MultiWorkerMirroredStrategy(communication='ring', timeout=20)", replicas=8, devices=4, workers=2
     ),
     "MultiWorkerMirrored, 2 devices each": Contender(
         "sg.MultiWorkerMirroredStrategy()", replicas=4, devices=2, workers=2
@@ -143,8 +143,8 @@ def test_run_reduce_gather(run: Run) -> None:
     contender, found = run.contender, run.found
     assert found["replicas"] == contender.replicas
     assert found["run/count"] == contender.devices
-    assert found["reduce/sum"] == 66
-    assert found["reduce/mean"] == 66 / contender.replicas
-    np.testing.assert_array_equal(found["reduce/axis/sum"], [66])
-    np.testing.assert_array_equal(found["reduce/axis/mean"], [5.5])
-    np.testing.assert_array_equal(found["gather"], np.arange(12).reshape(12, 1))
+    assert found["reduce/sum"] == 276
+    assert found["reduce/mean"] == 276 / contender.replicas
+    np.testing.assert_array_equal(found["reduce/axis/sum"], [276])
+    np.testing.assert_array_equal(found["reduce/axis/mean"], [11.5])
+    np.testing.assert_array_equal(found["gather"], np.arange(24).reshape(24, 1))
