@@ -15,6 +15,13 @@ SECONDS = 240
 BACKEND = {"KERAS_BACKEND": "jax"}
 _OF_MAKE = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
 """What make tells commands that are make themselves: a command of a page is to be as if typed."""
+_BINARIES = Path(sys.executable).parent
+# Taken once, as pages run in threads, and pytest changes the environment meanwhile: it writes there which test it runs.
+_ENVIRON = {
+    **{name: value for name, value in os.environ.items() if name not in _OF_MAKE},
+    "PATH": f"{_BINARIES}{os.pathsep}{os.environ['PATH']}",
+    **BACKEND,
+}
 
 
 def prepare(page: str, directory: Path) -> None:
@@ -66,15 +73,10 @@ def follow(command: Command, directory: Path, forks: Forks | None = None) -> str
     Raises:
         AssertionError: It did not do what the page promises.
     """
-    environ = {
-        **{name: value for name, value in os.environ.items() if name not in _OF_MAKE},
-        "PATH": f"{_binaries()}{os.pathsep}{os.environ['PATH']}",
-        **BACKEND,
-    }
-    done = (forks and forks.run(command, directory, environ)) or subprocess.run(
+    done = (forks and forks.run(command, directory, _ENVIRON)) or subprocess.run(
         ["bash", "-c", _with_these_binaries(command.text)],
         cwd=directory,
-        env=environ,
+        env=_ENVIRON,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -95,13 +97,9 @@ def run_page(page: str, directory: Path, forks: Forks | None = None) -> int:
     return len([follow(command, directory, forks) for command in own])
 
 
-def _binaries() -> Path:
-    return Path(sys.executable).parent
-
-
 def _with_these_binaries(command: str) -> str:
     """Make is to use what the tests are run with, and not to make it first."""
     if not command.startswith("make "):
         return command
-    binaries = os.path.relpath(_binaries(), ROOT)  # in a recipe, a space in it would end the word
+    binaries = os.path.relpath(_BINARIES, ROOT)  # in a recipe, a space in it would end the word
     return f"make --silent --directory={shlex.quote(str(ROOT))} --old-file=.venv/.ready BIN={binaries} {command[5:]}"
