@@ -1,10 +1,12 @@
 """Arrays over devices of several processes: each process brings its own part, and asks nobody for theirs."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+T = TypeVar("T")
 
 
 def put(value: Any, sharding: Sharding) -> jax.Array:
@@ -26,6 +28,26 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
 
 def local_copy(array: Any) -> Any:
     """An array that is whole on devices of several processes, as it is on the first of this process's; others as they are."""
-    if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer) or array.is_fully_addressable:
+    if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
+        return array
+    if array.is_fully_addressable or not array.is_fully_replicated:
         return array
     return array.addressable_data(0)
+
+
+def is_in_reach(value: Any) -> bool:
+    """Whether this process's devices have all of every array in it."""
+    return all(leaf.is_fully_replicated or leaf.is_fully_addressable for leaf in _arrays(value))
+
+
+def gathered(value: T) -> T:
+    """A value of which some lies in pieces with other processes, whole on every device; all processes come here together."""
+    if is_in_reach(value):
+        return value
+    mesh = next(leaf.sharding.mesh for leaf in _arrays(value) if isinstance(leaf.sharding, NamedSharding))
+    whole: T = jax.jit(lambda each: each, out_shardings=NamedSharding(mesh, PartitionSpec()))(value)
+    return whole
+
+
+def _arrays(value: Any) -> list[jax.Array]:
+    return [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.Array)]

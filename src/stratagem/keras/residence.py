@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.devices.placing import local_copy
+from stratagem.devices.placing import is_in_reach, local_copy
 from stratagem.keras.model_tables import ModelTables
 from stratagem.keras.random_state import draw_as_chief
 from stratagem.keras.sums import from_chief, taken_from_chief
@@ -182,6 +182,13 @@ class ResidenceHere:
 
     def settled(self, held: dict[str, Arrays], is_failing: bool) -> dict[str, Arrays]:
         """See `Residence`: each as one array on one device, as Keras had it."""
+        if not is_in_reach(held):
+            if is_failing:  # the others, who have parts of it, may be gone
+                held = held | {
+                    "optimizer_variables": [each.value for each in self._model.optimizer.variables]
+                }
+            elif self._recipe.workers is not None:
+                held = self._recipe.workers.ready(held)
         return {name: [at_home(value) for value in values] for name, values in held.items()}
 
     def took_back(self) -> None:

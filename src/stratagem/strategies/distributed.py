@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 from stratagem.cluster import Address
 from stratagem.collectives import GroupOptions
 from stratagem.devices.backend import backends_started, guard_collectives
+from stratagem.devices.placing import put
 from stratagem.errors import StrategyError
 from stratagem.runtime.wire.addresses import family
 from stratagem.strategies import gloo
@@ -26,13 +27,19 @@ _NEVER: Final = 10 * 365 * 24 * 3600
 """Seconds. When its time is up, JAX ends the process from C++; that a worker is lost is for the group to find."""
 
 
-def mesh_engine(workers: GroupWorkers, options: GroupOptions, replicas: Callable[[], Replicas]) -> MeshEngine:
+def mesh_engine(
+    workers: GroupWorkers,
+    options: GroupOptions,
+    replicas: Callable[[], Replicas],
+    shards_state: bool = False,
+) -> MeshEngine:
     """Start `jax.distributed` on every worker, for steps over the devices of all of them.
 
     Args:
         workers: The workers.
         options: How long they wait for each other.
         replicas: Tells the devices of this one, once JAX knows of the others'.
+        shards_state: Whether each device keeps and updates its part of the optimizer's state only.
 
     Raises:
         StrategyError: JAX has been used already: then it is too late. Or the workers' devices do not go together.
@@ -48,7 +55,7 @@ def mesh_engine(workers: GroupWorkers, options: GroupOptions, replicas: Callable
     under_way.run(partial(_start, workers))
     own = replicas()
     under_way.run(partial(_connect, workers, own))
-    return MeshEngine(own, workers, under_way)
+    return MeshEngine(own, workers, under_way, shards_state)
 
 
 def _start(workers: GroupWorkers) -> None:
@@ -83,7 +90,7 @@ def _connect(workers: GroupWorkers, replicas: Replicas) -> None:
                 out_specs=PartitionSpec(),
                 check_vma=False,
             )
-            jax.block_until_ready(jax.jit(total)(mesh.replicate(np.float32(0))))
+            jax.block_until_ready(jax.jit(total)(put(np.float32(0), mesh.whole)))
     if replicas.devices[0].platform == "cpu":
         _leave_coordinator(workers)
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 
 from stratagem.strategies.local_rows import LocalRows
+from stratagem.strategies.pieces import optimizer_in_pieces
 from stratagem.strategies.replicas import Lookahead, Replicas
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.table import Table
@@ -82,11 +83,21 @@ class LocalEngine:
 
 
 class MirroredEngine(LocalEngine):
-    """Variables on every device; XLA inserts the all-reduce into one compiled step."""
+    """Variables on every device; XLA inserts the all-reduce into one compiled step.
+
+    Args:
+        replicas: The devices that compute.
+        shards_state: Whether each device keeps and updates its part of the optimizer's state only.
+    """
+
+    def __init__(self, replicas: Replicas, shards_state: bool = False) -> None:
+        super().__init__(replicas)
+        self._shards = replicas.mesh if shards_state else None
 
     def lay_out(self, state: TrainState) -> TrainState:
-        """A copy of everything on every device."""
-        laid_out: TrainState = self.replicas.replicate(state)
+        """A copy of everything on every device; of the optimizer's state a part, if that is wanted."""
+        places = self.replicas.whole if self._shards is None else optimizer_in_pieces(state, self._shards)
+        laid_out: TrainState = jax.device_put(state, places)
         return laid_out
 
     def build(self, trainable: Trainable) -> Step:
@@ -96,7 +107,28 @@ class MirroredEngine(LocalEngine):
             grads, others, metrics = forward_and_back(trainable, state, batch, state.rng)
             return state.updated(grads, others), {**metrics, **trainable.report(others)}
 
-        return jax.jit(step, donate_argnums=0, out_shardings=self.replicas.whole)
+        program: Step = training_program(step, self.replicas.whole, self._shards)
+        return program
+
+
+def training_program(step: Callable[..., Any], whole: Sharding, shards: Mesh | None) -> Any:
+    """A step as one compiled program, which takes over the memory of the state that it is given.
+
+    Args:
+        step: The step; traceable.
+        whole: How what it makes lies on the devices.
+        shards: The devices among which the optimizer's state is shared out, if it is: then what its parts make of the
+            parameters is gathered.
+    """
+    if shards is None:
+        return jax.jit(step, donate_argnums=0, out_shardings=whole)
+
+    def in_pieces(state: TrainState, *args: Any) -> tuple[TrainState, Metrics]:
+        after, metrics = step(state, *args)
+        after = jax.lax.with_sharding_constraint(after, optimizer_in_pieces(after, shards))
+        return after, jax.lax.with_sharding_constraint(metrics, jax.tree.map(lambda _: whole, metrics))
+
+    return jax.jit(in_pieces, donate_argnums=0)
 
 
 class CentralEngine(LocalEngine):

@@ -15,6 +15,8 @@ from stratagem.strategies.workers import Array, Workers
 _Shapes: TypeAlias = dict[str, list[int]]
 """The shapes of metrics, by their names."""
 _DIGEST_BYTES = 8
+GATHERING = np.frombuffer(b"gathering a state", np.uint8)
+"""Said by a worker in place of the form of its part of a batch."""
 
 
 def form_of(batch: Any) -> Any:
@@ -30,6 +32,22 @@ def part_form(batch: Any) -> Array:
     return np.frombuffer(
         hashlib.blake2b(repr(form_of(batch)).encode(), digest_size=_DIGEST_BYTES).digest(), np.uint8
     )
+
+
+def doings(workers: Workers, own: Array) -> Sequence[Array]:
+    """What each worker is about to do: the forms of their parts of the next batch, or `GATHERING` from all.
+
+    Raises:
+        StrategyError: Some train, and some bring together what each has of a state.
+    """
+    told = workers.gather(own)
+    gather = [worker for worker, each in enumerate(told) if each.tobytes() == GATHERING.tobytes()]
+    if gather and len(gather) < len(told):
+        raise StrategyError(
+            f"worker {gather[0]} fetches or saves a state of which each worker has a part (shard_state=True), while others "
+            "train: call strategy.fetch and Checkpointer.save on every worker, not on the chief alone; only the chief writes"
+        )
+    return told
 
 
 def all_alike(forms: Sequence[Array]) -> bool:

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from stratagem.devices.placing import local_copy, put
 from stratagem.errors import StrategyError
 from stratagem.strategies.replicas import REPLICA_AXIS, Replicas
 
@@ -19,6 +18,7 @@ class GlobalMesh:
 
     Args:
         replicas: The devices of this worker.
+        rows: Those of each worker; by default, of each process.
 
     Attributes:
         mesh: The mesh.
@@ -31,34 +31,26 @@ class GlobalMesh:
         StrategyError: The workers do not have the same number of devices.
     """
 
-    def __init__(self, replicas: Replicas) -> None:
-        rows: dict[int, list[jax.Device]] = {}
-        for device in sorted(jax.devices(replicas.devices[0].platform), key=lambda each: each.id):
-            rows.setdefault(device.process_index, []).append(device)
-        rows[jax.process_index()] = list(replicas.devices)
-        widths = {worker: len(rows[worker]) for worker in sorted(rows)}
-        if len(set(widths.values())) > 1:
-            have = ", ".join(f"worker {worker} has {width}" for worker, width in widths.items())
+    def __init__(self, replicas: Replicas, rows: Sequence[Sequence[jax.Device]] | None = None) -> None:
+        rows = _by_process(replicas) if rows is None else rows
+        if len({len(row) for row in rows}) > 1:
+            have = ", ".join(f"worker {worker} has {len(row)}" for worker, row in enumerate(rows))
             raise StrategyError(
                 f"the workers have different numbers of devices: {have}. A compiled step over all of them needs the same "
                 "number on each: limit the larger ones (sg.configure(visible_devices=...), CUDA_VISIBLE_DEVICES, stratagem "
                 "run --devices-per-worker)"
             )
-        self.mesh = Mesh(np.array([rows[worker] for worker in widths]), (WORKER_AXIS, REPLICA_AXIS))
-        self.workers = len(widths)
+        self.mesh = Mesh(np.array(rows), (WORKER_AXIS, REPLICA_AXIS))
+        self.workers = len(rows)
         self.whole = NamedSharding(self.mesh, PartitionSpec())
         self.by_worker = NamedSharding(self.mesh, PartitionSpec(WORKER_AXIS))
         self.by_replica = NamedSharding(self.mesh, PartitionSpec((WORKER_AXIS, REPLICA_AXIS)))
         self._replicas = replicas
 
-    def replicate(self, value: Any) -> Any:
-        """A value that every worker has, whole on every device."""
-
-        def replicated(leaf: Any) -> jax.Array:
-            is_there = isinstance(leaf, jax.Array) and leaf.sharding == self.whole
-            return leaf if is_there else put(local_copy(leaf), self.whole)
-
-        return jax.tree.map(replicated, value)
+    def numbers(self) -> jax.Array:
+        """The workers' numbers, each on the devices of that worker."""
+        numbers = np.arange(self.workers, dtype=np.int32)
+        return jax.make_array_from_callback(numbers.shape, self.by_worker, numbers.__getitem__)
 
     def join(self, batch: Any) -> Any:
         """The global batch, of which this worker has a part.
@@ -93,6 +85,14 @@ class GlobalMesh:
         The workers' values may differ, for as long as nothing is computed with them that should be the same everywhere.
         """
         return jax.tree.map(lambda leaf: _over(self.whole, leaf, leaf.shape), value)
+
+
+def _by_process(replicas: Replicas) -> list[list[jax.Device]]:
+    rows: dict[int, list[jax.Device]] = {}
+    for device in sorted(jax.devices(replicas.devices[0].platform), key=lambda each: each.id):
+        rows.setdefault(device.process_index, []).append(device)
+    rows[jax.process_index()] = list(replicas.devices)
+    return [rows[worker] for worker in sorted(rows)]
 
 
 def _over(sharding: Sharding, part: jax.Array, shape: Sequence[int]) -> jax.Array:

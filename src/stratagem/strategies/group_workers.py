@@ -1,6 +1,7 @@
 """The workers of a cluster, met through the runtime: `Workers` over a `Group` and this task's server."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 import jax
@@ -8,11 +9,13 @@ import numpy as np
 
 from stratagem.cluster import ClusterConfig, ClusterSpec
 from stratagem.collectives import Group, GroupOptions
+from stratagem.devices.placing import gathered, is_in_reach
 from stratagem.errors import WorkerLost
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.uncaught import tell_shortly
 from stratagem.strategies.chief_files import ChiefFiles
+from stratagem.strategies.forms import GATHERING, doings
 from stratagem.strategies.own_task import worker_tasks
 from stratagem.strategies.parting import ServerParting
 from stratagem.strategies.steps_under_way import StepsUnderWay
@@ -60,12 +63,19 @@ class GroupWorkers:
         return [own[0] for own in self.group.all_gather([array])]
 
     def ready(self, value: T) -> T:
-        """What steps have made, when it is there.
+        """What steps have made, when it is there; what each worker has a part of, brought together by all of them.
 
         Raises:
             WorkerLost: It never will be: a worker is lost.
+            StrategyError: Each has a part, and some of them go on training.
         """
-        return jax.block_until_ready(value) if self.under_way is None else self.under_way.ready(value)
+        if self.under_way is None:
+            jax.block_until_ready(value)
+            return value
+        if not is_in_reach(value):
+            doings(self, GATHERING)
+            value = self.under_way.run(partial(gathered, value))
+        return self.under_way.ready(value)
 
     def parting(self) -> ServerParting:
         """How one that is asked to end lets all others know, who cannot go on without it."""

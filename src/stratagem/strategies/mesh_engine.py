@@ -9,28 +9,28 @@ parts of the batch, of which they tell each other while earlier steps are still 
   all devices sums and updates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding
 
-from stratagem.strategies.contributions import contribution, nothing, updated, wide
+from stratagem.devices.placing import gathered, local_copy, put
+from stratagem.strategies.contributions import nothing
 from stratagem.strategies.engines import Step
-from stratagem.strategies.forms import MetricForms, all_alike, form_of, part_form
-from stratagem.strategies.global_mesh import WORKER_AXIS, GlobalMesh
+from stratagem.strategies.forms import MetricForms, all_alike, doings, form_of, part_form
+from stratagem.strategies.global_mesh import GlobalMesh
 from stratagem.strategies.group_workers import GroupWorkers
+from stratagem.strategies.mesh_programs import MeshPrograms
+from stratagem.strategies.pieces import optimizer_in_pieces
 from stratagem.strategies.replicas import Replicas
 from stratagem.strategies.rows import count_rows
 from stratagem.strategies.steps_under_way import StepsUnderWay
 from stratagem.waist import Metrics, Trainable, TrainState
 
 _NOTHING = np.zeros(0, np.uint8)
-_EVERYWHERE, _OF_WORKER = PartitionSpec(), PartitionSpec(WORKER_AXIS)
 
 
 class MeshEngine:
@@ -40,20 +40,29 @@ class MeshEngine:
         replicas: The devices of this worker.
         workers: The workers.
         under_way: The steps that have begun and are not over.
+        shards_state: Whether each device keeps and updates its part of the optimizer's state only.
     """
 
     is_elsewhere = False
 
-    def __init__(self, replicas: Replicas, workers: GroupWorkers, under_way: StepsUnderWay) -> None:
+    def __init__(
+        self, replicas: Replicas, workers: GroupWorkers, under_way: StepsUnderWay, shards_state: bool
+    ) -> None:
         self.replicas = replicas
         self._workers = workers
         self._under_way = under_way
         self._packs = sends_each_array_by_itself(replicas)
         self._mesh = GlobalMesh(replicas)
+        self._shards = self._mesh.mesh if shards_state else None
 
     def lay_out(self, state: TrainState) -> TrainState:
-        """A copy of everything on every device; what is a worker's own, on the devices of this one."""
-        laid_out: TrainState = self._mesh.replicate(state)
+        """A copy of everything on every device, of the optimizer's state a part, if that is wanted.
+
+        What is a worker's own is on its own devices.
+        """
+        whole = jax.tree.map(lambda _: self._mesh.whole, state)
+        places = whole if self._shards is None else optimizer_in_pieces(state, self._shards)
+        laid_out: TrainState = jax.tree.map(_laid_over, state, places)
         if state.recipe.workers is self._workers:
             return laid_out
         return replace(laid_out, recipe=replace(state.recipe, workers=self._workers))
@@ -61,11 +70,12 @@ class MeshEngine:
     def build(self, trainable: Trainable) -> Step:
         """The step, which takes over the memory of the state that it is given."""
         forms = MetricForms(self._workers)
-        even = _Even(trainable, self._mesh, self._packs, forms)
-        uneven = _Uneven(trainable, self._mesh, self._packs, self.replicas, self._workers.index, forms)
+        programs = MeshPrograms(trainable, self._mesh, self._packs, self._shards)
+        even = _Even(programs, forms)
+        uneven = _Uneven(programs, self.replicas, self._workers.index, forms)
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-            if all_alike(self._workers.gather(part_form(batch))):
+            if all_alike(doings(self._workers, part_form(batch))):
                 joined = self._mesh.join(batch)
                 return self._under_way.begin(even.compiled(state, joined), state, joined)
             prepared = uneven.prepared(state, batch)
@@ -73,6 +83,11 @@ class MeshEngine:
             return self._under_way.begin(prepared, state, batch)
 
         return step
+
+
+def _laid_over(leaf: Any, place: NamedSharding) -> jax.Array:
+    is_there = isinstance(leaf, jax.Array) and leaf.sharding == place
+    return leaf if is_there else put(local_copy(leaf), place)
 
 
 def sends_each_array_by_itself(replicas: Replicas) -> bool:
@@ -87,17 +102,12 @@ class _Even:
     """The step where all workers' parts of a batch have the same form.
 
     Args:
-        trainable: The model.
-        mesh: The devices of all.
-        packs: Whether what is summed goes through the network in one piece.
+        programs: The compiled programs of the model.
         forms: What the workers know of each other's metrics.
     """
 
-    def __init__(self, trainable: Trainable, mesh: GlobalMesh, packs: bool, forms: MetricForms) -> None:
-        self._program = even_program(trainable, mesh, packs)
-        self._numbers = jax.make_array_from_callback(
-            (mesh.workers,), mesh.by_worker, lambda place: np.arange(mesh.workers, dtype=np.int32)[place]
-        )
+    def __init__(self, programs: MeshPrograms, forms: MetricForms) -> None:
+        self._programs = programs
         self._forms = forms
         self._compiled: dict[Any, Step] = {}
 
@@ -105,69 +115,42 @@ class _Even:
         """The step for such a batch; all workers wait here for the one whose compiler takes the longest."""
         form = form_of(batch)
         if form not in self._compiled:
-            lowered = self._program.lower(state, batch, self._numbers)
+            numbers = self._programs.mesh.numbers()
+            lowered = self._programs.even.lower(state, batch, numbers)
             program = lowered.compile()
-            self._compiled[form] = lambda state, batch: program(state, batch, self._numbers)
+            self._compiled[form] = lambda state, batch: program(state, batch, numbers)
             _, metrics = lowered.out_info
             self._forms.check({name: list(metric.shape) for name, metric in metrics.items()})
         return self._compiled[form]
 
 
-def even_program(trainable: Trainable, mesh: GlobalMesh, packs: bool) -> Any:
-    """The step as one program: compute worker by worker, sum over all, update everywhere."""
-
-    def sums(state: TrainState, batch: Any, number: jax.Array) -> Any:
-        shared, own, metrics = contribution(trainable, state, batch, 1.0, number[0])
-        shared, metrics = _summed_over_workers((shared, metrics), packs)
-        return shared, own, metrics
-
-    def step(state: TrainState, batch: Any, numbers: jax.Array) -> tuple[TrainState, Metrics]:
-        # What the model does not look at stays out of it.
-        read = state.flat_opt_state if trainable.reads_optimizer else []
-        seen = TrainState(state.flat_params, read, state.flat_state, None, state.step, state.recipe)
-        places = jax.tree.map(lambda leaf: _OF_WORKER if np.ndim(leaf) else _EVERYWHERE, batch)
-        shared, own, metrics = _by_worker(sums, mesh, (_EVERYWHERE, places, _OF_WORKER))(seen, batch, numbers)
-        return updated(trainable, state, shared, float(mesh.workers), own, metrics)
-
-    return jax.jit(step, donate_argnums=0, out_shardings=mesh.whole)
-
-
 class _Uneven:
-    """The step where workers' parts of a batch differ: computed by each on its devices, summed over all.
+    """The step where workers' parts of a batch differ.
 
     Args:
-        trainable: The model.
-        mesh: The devices of all.
-        packs: Whether what is summed goes through the network in one piece.
+        programs: The compiled programs of the model.
         replicas: The devices of this worker.
         index: Which worker it is.
         forms: What the workers know of each other's metrics.
     """
 
-    def __init__(
-        self,
-        trainable: Trainable,
-        mesh: GlobalMesh,
-        packs: bool,
-        replicas: Replicas,
-        index: int,
-        forms: MetricForms,
-    ) -> None:
-        self._mesh = mesh
+    def __init__(self, programs: MeshPrograms, replicas: Replicas, index: int, forms: MetricForms) -> None:
+        self._programs = programs
+        self._mesh = programs.mesh
         self._replicas = replicas
         self._forms = forms
-        self._compute = computing_program(trainable, replicas, index)
-        self._update = uneven_update(trainable, mesh, packs)
-        self._updated: Callable[..., tuple[TrainState, Metrics]] | None = None
+        self._compute = programs.computing(replicas, index)
+        self._update: Callable[..., tuple[TrainState, Metrics]] | None = None
 
     def prepared(self, state: TrainState, batch: Any) -> Step:
         """The step for such a batch: what this worker has computed of it, and how it becomes an update."""
         rows = count_rows(batch, of_nothing=0)
+        seen = self._mesh.local(gathered(self._programs.seen(state)))
         if rows:
-            shared, own, metrics = self._compute(self._mesh.local(state), batch, np.float32(rows))
+            shared, own, metrics = self._compute(seen, batch, np.float32(rows))
         else:
-            shared, own, metrics = nothing(state)
-            shared, own = [each[None] for each in shared], self._mesh.local(own)
+            shared, own, metrics = nothing(seen)
+            shared = [each[None] for each in shared]
         shapes = self._forms.agreed(
             {name: list(metric.shape[1:]) for name, metric in metrics.items()} if rows else None
         )
@@ -177,66 +160,7 @@ class _Uneven:
         }
         parts = self._mesh.stack(self._replicas.replicate((shared, told, np.full(1, rows, np.float32))))
         own = self._mesh.widen(own)
-        if self._updated is None:
-            self._updated = self._update.lower(state, parts, own).compile()
-        updated = self._updated
-        return lambda state, _: updated(state, parts, own)
-
-
-def computing_program(trainable: Trainable, replicas: Replicas, index: int) -> Any:
-    """What one worker computes of a batch of which it has another share than the others."""
-
-    def compute(state: TrainState, batch: Any, rows: Any) -> Any:
-        shared, own, metrics = contribution(trainable, state, batch, rows, index)
-        return [each[None] for each in shared], own, {name: each[None] for name, each in metrics.items()}
-
-    return jax.jit(compute, out_shardings=replicas.whole)
-
-
-def uneven_update(trainable: Trainable, mesh: GlobalMesh, packs: bool) -> Any:
-    """Sum what all workers have computed, and update everywhere."""
-
-    def sums(parts: Any) -> Any:
-        return _summed_over_workers(jax.tree.map(lambda part: part[0], parts), packs)
-
-    def update(state: TrainState, parts: Any, own: Any) -> tuple[TrainState, Metrics]:
-        shared, metrics, rows = _by_worker(sums, mesh, (_OF_WORKER,))(parts)
-        return updated(trainable, state, shared, rows, own, metrics)
-
-    return jax.jit(update, donate_argnums=0, out_shardings=mesh.whole)
-
-
-def _by_worker(function: Callable[..., Any], mesh: GlobalMesh, places: tuple[Any, ...]) -> Callable[..., Any]:
-    """A function that each worker computes by itself, on all its devices, and whose results are not in parts."""
-    return jax.shard_map(
-        function,
-        mesh=mesh.mesh,
-        in_specs=places,
-        out_specs=_EVERYWHERE,
-        axis_names={WORKER_AXIS},
-        check_vma=False,  # state of a worker's own is not the same on all of them
-    )
-
-
-def _summed_over_workers(value: Any, packs: bool) -> Any:
-    """The sums over all workers; inside `_by_worker`."""
-    leaves, tree = jax.tree.flatten(value)
-    leaves = [wide(leaf) for leaf in leaves]
-    total = partial(jax.lax.psum, axis_name=WORKER_AXIS)
-    return jax.tree.unflatten(tree, _packed(total, leaves) if packs else total(leaves))
-
-
-def _packed(function: Callable[[jax.Array], jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """What an elementwise function makes of arrays, which goes over those of one type all at once."""
-    # Without a barrier XLA would compute the gradients again inside the concatenation, element by element.
-    arrays = jax.lax.optimization_barrier(list(arrays))
-    places: dict[Any, list[int]] = {}
-    for place, array in enumerate(arrays):
-        places.setdefault(array.dtype, []).append(place)
-    found: list[Any] = [None] * len(arrays)
-    for some in places.values():
-        pieces = function(jnp.concatenate([arrays[place].reshape(-1) for place in some]))
-        ends = np.cumsum([arrays[place].size for place in some])
-        for place, piece in zip(some, jnp.split(pieces, ends[:-1]), strict=True):
-            found[place] = piece.reshape(arrays[place].shape)
-    return found
+        if self._update is None:
+            self._update = self._programs.uneven.lower(state, parts, own).compile()
+        update = self._update
+        return lambda state, _: update(state, parts, own)

@@ -16,8 +16,10 @@ class MirroredStrategy(Strategy):
     Args:
         devices: Names such as `["/gpu:0", "/gpu:1"]`; by default all accelerators, or all CPU devices where
             there are none.
+        shard_state: Whether each device keeps and updates its part of the optimizer's state only, and the parameters are
+            gathered after each update.
     """
 
-    def __init__(self, devices: Sequence[str] | None = None) -> None:
+    def __init__(self, devices: Sequence[str] | None = None, shard_state: bool = False) -> None:
         self._own_task()
-        super().__init__(MirroredEngine(Replicas.named(devices)), Alone())
+        super().__init__(MirroredEngine(Replicas.named(devices), shard_state), Alone())

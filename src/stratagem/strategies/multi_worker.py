@@ -44,6 +44,8 @@ class MultiWorkerMirroredStrategy(Strategy):
         bytes_per_pack: For shm: send gradients in packs of about so many bytes; 0 for one pack.
         timeout: Seconds without a sign of life after which a worker is lost and the others raise `WorkerLost`;
             30 by default.
+        shard_state: Whether each replica keeps and updates its part of the optimizer's state only, and the parameters are
+            gathered after each update. Then `fetch` and `Checkpointer.save` are for all workers to call.
     """
 
     jobs = IN_STEP
@@ -54,6 +56,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         communication: Communication = "auto",
         bytes_per_pack: int = 0,
         timeout: float | None = None,
+        shard_state: bool = False,
     ) -> None:
         if isinstance(cluster, str):
             communication = _only_communication(cluster, communication)
@@ -74,9 +77,9 @@ class MultiWorkerMirroredStrategy(Strategy):
             engine, workers = evaluator_parts(config, Replicas.named(None))
         elif config is None or len(worker_tasks(config)) == 1:
             _log.info("MultiWorkerMirroredStrategy: no other worker, this process trains alone")
-            engine, workers = MirroredEngine(Replicas.named(None)), Alone()
+            engine, workers = MirroredEngine(Replicas.named(None), shard_state), Alone()
         else:
-            engine, workers = _together(config, communication, options)
+            engine, workers = _together(config, communication, options, shard_state)
         super().__init__(engine, workers)
 
 
@@ -96,21 +99,30 @@ def _only_communication(given: str, communication: Communication) -> Communicati
 
 
 def _together(
-    config: ClusterConfig, communication: Communication, options: GroupOptions
+    config: ClusterConfig, communication: Communication, options: GroupOptions, shard_state: bool
 ) -> tuple[Engine, Workers]:
     share_host(config)
     server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
     workers = GroupWorkers(config, server, options)
-    chosen, why = _choose(communication, workers)
+    chosen, why = _choose(communication, workers, shard_state)
     _log.info("MultiWorkerMirroredStrategy: communication %s, %s", chosen, why)
     find = partial(Replicas.named, None)
-    engine = MultiWorkerEngine(find(), workers) if chosen == "shm" else mesh_engine(workers, options, find)
+    engine = (
+        MultiWorkerEngine(find(), workers)
+        if chosen == "shm"
+        else mesh_engine(workers, options, find, shard_state)
+    )
     server.announce_devices()
     return engine, workers
 
 
-def _choose(communication: Communication, workers: GroupWorkers) -> tuple[str, str]:
+def _choose(communication: Communication, workers: GroupWorkers, shard_state: bool) -> tuple[str, str]:
     if communication != "auto":
+        if communication == "shm" and shard_state:
+            raise StrategyError(
+                "shard_state=True is for XLA's communication, which gathers the parameters in the step itself: use 'ring', "
+                "'nccl' or 'auto' rather than 'shm'"
+            )
         if communication == "shm" and not workers.are_on_one_host():
             raise StrategyError(
                 "communication='shm' needs all workers on one host, and shared memory not turned off (STRATAGEM_SHM); not "
@@ -119,6 +131,8 @@ def _choose(communication: Communication, workers: GroupWorkers) -> tuple[str, s
         return communication, "as asked for"
     if visible_gpus(current()):
         return "nccl", "since there are GPUs"
+    if shard_state:
+        return "ring", "since the optimizer's state is to be shared out"
     if workers.are_on_one_host():
         return "shm", "since all workers are on this host"
     return "ring", "since the workers are on several hosts without GPUs"

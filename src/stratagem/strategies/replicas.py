@@ -43,6 +43,7 @@ class Replicas:
         devices: The devices, in the order of the replicas.
 
     Attributes:
+        mesh: The devices, as JAX wants them.
         split: How batches lie on them.
         whole: How everything else does.
         read_host_memory: Whether compiled steps read host arrays where they are. Then nothing is gained by placing
@@ -62,16 +63,14 @@ class Replicas:
         self.lookahead: Lookahead | None = None
         self._device_set = set(devices)
         self.read_host_memory = len(devices) == 1 and devices[0].platform == "cpu"
+        self.mesh = Mesh(np.array(devices), (REPLICA_AXIS,))
         self.split: Sharding
         self.whole: Sharding
         if len(devices) == 1:  # JAX moves arrays to one device more quickly than over a mesh of one
             self.split = self.whole = SingleDeviceSharding(devices[0])
         else:
-            mesh = Mesh(np.array(devices), (REPLICA_AXIS,))
-            self.split, self.whole = (
-                NamedSharding(mesh, PartitionSpec(REPLICA_AXIS)),
-                NamedSharding(mesh, PartitionSpec()),
-            )
+            self.split = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
+            self.whole = NamedSharding(self.mesh, PartitionSpec())
 
     @classmethod
     def named(cls, names: Sequence[str] | None) -> "Replicas":

@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from stratagem.strategies.engines import LocalEngine, Step, forward_and_back
+from stratagem.strategies.pieces import cut_evenly
 from stratagem.strategies.replicas import REPLICA_AXIS, Replicas
 from stratagem.waist import Metrics, Trainable, TrainState
 
@@ -52,13 +53,4 @@ class SpreadEngine(LocalEngine):
 
 
 def _places(state: TrainState, mesh: Mesh) -> Any:
-    return jax.tree.map(lambda leaf: _place(leaf, mesh), state)
-
-
-def _place(leaf: Any, mesh: Mesh) -> NamedSharding:
-    """Cut along the first axis that can be cut evenly."""
-    (name,) = mesh.axis_names
-    for axis, length in enumerate(np.shape(leaf)):
-        if length >= mesh.size and length % mesh.size == 0:
-            return NamedSharding(mesh, PartitionSpec(*[None] * axis, name))
-    return NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(lambda leaf: cut_evenly(leaf, mesh), state)

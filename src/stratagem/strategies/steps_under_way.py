@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import jax
 
 from stratagem.collectives import Group, GroupOptions
+from stratagem.devices.placing import local_copy
 from stratagem.errors import RemoteError, StratagemError
 from stratagem.runtime.daemon_work import DAEMON_WORK
 from stratagem.runtime.wire.failures import first_line
@@ -121,7 +122,7 @@ class AwaitedMetrics(dict[str, Any]):
     """
 
     def __init__(self, metrics: Metrics, under_way: StepsUnderWay) -> None:
-        super().__init__(metrics)
+        super().__init__({name: local_copy(value) for name, value in metrics.items()})
         self._under_way = under_way
 
     def __getitem__(self, name: str) -> Any:

@@ -116,11 +116,11 @@ class Checkpointer:
         self.wait()
         _check_state("save was given", state)
         self._meet(state)
+        if state.recipe.workers is not None:
+            state = state.recipe.workers.ready(state)  # of which each worker may have a part
         if not is_chief(state):
             return
         if state.recipe.served is None:
-            if state.recipe.workers is not None:
-                state = state.recipe.workers.ready(state)
             step = int(state.step)
             if self._files.is_wanted(step, form_of(state)):
                 tables = state.recipe.tables
