@@ -27,7 +27,7 @@ LAYERS: list[set[str]] = [
     {"strategies"},
     {"training"},
     {"keras", "flax", "estimator", "deploy", "emit", "planning"},
-    {"bench"},
+    {"bench", "checking"},
     {"launch"},
 ]
 LEVEL = {layer: level for level, layers in enumerate(LAYERS) for layer in layers}

@@ -114,16 +114,16 @@ class Worker:
 
     def _train(self, steps: int) -> float:
         """So many steps, to their end; the mean loss of them."""
-        losses = []
+        told = []
         for batch in itertools.islice(self._feed, steps):
             if self._pause:
                 time.sleep(self._pause)
             self._state, metrics = self._step(self._state, batch)
-            losses.append(metrics["loss"])
-            if metrics.get("staleness") is not None:
+            told.append(metrics)
+            if "staleness" in metrics:
                 self._staleness[int(metrics["staleness"])] += 1
         jax.block_until_ready(self._state)
-        return float(sum(map(float, losses)) / len(losses))
+        return float(sum(float(metrics["loss"]) for metrics in told) / len(told))
 
     def _test(self) -> float:
         params = self._strategy.fetch(self._state).params

@@ -2,15 +2,13 @@
 
 import json
 import os
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,15 +18,15 @@ from stratagem.bench.results import Measurement, Result, WorkerReport
 from stratagem.bench.settings import JobSettings, layer_sizes, whole_numbers
 from stratagem.devices import visible_gpus
 from stratagem.errors import DeadlineExceeded, LaunchError
-from stratagem.launch.deadline import run_with_deadline
-from stratagem.launch.task import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
+from stratagem.launch.deadline import last_words, run_with_deadline
+from stratagem.launch.interrupts import interruptible
+from stratagem.launch.task import EXIT_FAILED
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _START_SECONDS = 120.0
 """For a contender to start its processes and compile, before and after its time."""
-_LAST_LINES = 20
 _EXAMPLE = """\b
 Examples:
   stratagem bench
@@ -216,9 +214,9 @@ class _Runs:
             try:
                 code = run_with_deadline(self._command(contender, told), environ, log, self.deadline)
             except DeadlineExceeded as error:
-                raise LaunchError(f"{error}\n{_last_words(log)}") from error
+                raise LaunchError(f"{error}\n{last_words(log)}") from error
             if code != 0:
-                raise LaunchError(f"it ended with {code}\n{_last_words(log)}")
+                raise LaunchError(f"it ended with {code}\n{last_words(log)}")
             reports = [
                 WorkerReport.read(Path(directory) / f"report-{index}") for index in range(contender.workers)
             ]
@@ -238,7 +236,7 @@ def _race(runs: _Runs, contenders: Sequence[Contender], rounds: int) -> list[Res
 
     results = [Result(contender) for contender in contenders]
     console = Console(stderr=True)
-    with _interruptible(), console.status("") as status:
+    with interruptible(), console.status("") as status:
         for number in range(rounds):
             of_rounds = f", round {number + 1} of {rounds}" if rounds > 1 else ""
             for place, result in enumerate(results):
@@ -261,29 +259,6 @@ def _take_turn(runs: _Runs, result: Result, one_device: Result) -> None:
 def _say(console: "Console", text: str) -> None:
     if not console.is_terminal:  # where a status line cannot be drawn over
         console.print(text, highlight=False)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Have SIGTERM end this process by way of its finally clauses, as Ctrl-C does."""
-
-    def leave(*_: Any) -> None:
-        sys.exit(EXIT_TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _last_words(log: Path) -> str:
-    """What the launcher said of the failure, which has the failed task's own words in it; else the last lines of all."""
-    lines = log.read_text(errors="replace").splitlines()
-    told = [number for number, line in enumerate(lines) if line.startswith("stratagem: ")]
-    return "\n".join(lines[told[0] :] if told else lines[-_LAST_LINES:])
 
 
 def _tell_failures(results: Sequence[Result]) -> None:

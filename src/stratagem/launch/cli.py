@@ -20,6 +20,10 @@ _COMMANDS = {
         "stratagem.launch.bench",
         "Compare the strategies on this machine, and say which of them fits.",
     ),
+    "check": (
+        "stratagem.launch.check",
+        "Try the strategies on these devices: that they train as one does, and how fast.",
+    ),
     "emit": ("stratagem.launch.emit", "Print what starts a cluster elsewhere: compose, k8s, slurm."),
 }
 """Name of each command: its module, which has a function of that name, and what the list of commands says."""

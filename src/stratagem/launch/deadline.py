@@ -15,6 +15,7 @@ from pathlib import Path
 from stratagem.errors import DeadlineExceeded
 from stratagem.launch import keeper
 
+_LAST_LINES = 20
 LEAVE_SECONDS = 1.8
 """For a launcher that is told to stop to end its own tasks, before all of it is killed."""
 
@@ -56,6 +57,13 @@ def run_with_deadline(command: Sequence[str], environ: Mapping[str, str], log: P
         finally:
             ours.close()
             process.wait()
+
+
+def last_words(log: Path) -> str:
+    """What the launcher said of the failure, which has the failed task's own words in it; else the last lines of all."""
+    lines = log.read_text(errors="replace").splitlines()
+    told = [number for number, line in enumerate(lines) if line.startswith("stratagem: ")]
+    return "\n".join(lines[told[0] :] if told else lines[-_LAST_LINES:])
 
 
 def _end(control: socket.socket) -> None:
