@@ -5,8 +5,6 @@ stratagem run --workers 2 examples/language_model.py
 """
 
 import argparse
-import itertools
-import time
 from pydoc_data.topics import topics  # half a megabyte of English, in every Python
 from typing import Any
 
@@ -23,21 +21,26 @@ parser.add_argument("--width", type=int, default=256)
 parser.add_argument("--length", type=int, default=128, help="characters that the model looks back on")
 parser.add_argument("--batch_size", type=int, default=32, help="of all workers together")
 parser.add_argument("--steps", type=int, default=500)
+parser.add_argument("--accumulate", type=int, default=1, help="steps that make one update")
+parser.add_argument("--half", action="store_true", help="compute in bfloat16")
+parser.add_argument(
+    "--remat", action="store_true", help="compute layers twice rather than keep what they made"
+)
+parser.add_argument("--shard_state", action="store_true", help="share out the optimizer's state among all")
 options = parser.parse_args()
 
 text = "\n".join(topics[name] for name in sorted(topics))
 alphabet = sorted(set(text))
 numbers = np.array([alphabet.index(letter) for letter in text], np.int32)
 held_out = len(numbers) // 10  # characters at the end, which are not trained on
-HEADS = 4
 
-strategy = sg.MultiWorkerMirroredStrategy()
+strategy = sg.MultiWorkerMirroredStrategy(shard_state=options.shard_state)
 
 
 def init(key: jax.Array) -> Any:
     width = options.width
-    draw = lambda *shape: 0.02 * jax.random.normal(jax.random.fold_in(key, next(count)), shape)  # noqa: E731
-    count = itertools.count()
+    keys = iter(jax.random.split(key, 4 * options.layers + 2))
+    draw = lambda *shape: 0.02 * jax.random.normal(next(keys), shape)  # noqa: E731
     layers = [
         {
             "qkv": draw(width, 3 * width),
@@ -50,19 +53,21 @@ def init(key: jax.Array) -> Any:
     return {"letters": draw(len(alphabet), width), "places": draw(options.length, width), "layers": layers}
 
 
-def normalized(x: jax.Array) -> jax.Array:
-    return x * jax.lax.rsqrt(jnp.mean(x**2, axis=-1, keepdims=True) + 1e-6)
+def layer_of(x: jax.Array, layer: Any) -> jax.Array:
+    parts = jnp.split(jax.nn.standardize(x) @ layer["qkv"], 3, axis=-1)
+    query, key, value = (part.reshape(*part.shape[:2], 4, -1) for part in parts)  # 4 heads
+    seen = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+    x = x + seen.reshape(x.shape) @ layer["out"]
+    return x + jax.nn.gelu(jax.nn.standardize(x) @ layer["up"]) @ layer["down"]
 
 
 def scores(params: Any, letters: jax.Array) -> jax.Array:
+    if options.half:
+        params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
     x = params["letters"][letters] + params["places"]
     for layer in params["layers"]:
-        parts = jnp.split(normalized(x) @ layer["qkv"], 3, axis=-1)
-        query, key, value = (part.reshape(*part.shape[:2], HEADS, -1) for part in parts)
-        seen = jax.nn.dot_product_attention(query, key, value, is_causal=True)
-        x = x + seen.reshape(x.shape) @ layer["out"]
-        x = x + jax.nn.gelu(normalized(x) @ layer["up"]) @ layer["down"]
-    return normalized(x) @ params["letters"].T
+        x = (jax.checkpoint(layer_of) if options.remat else layer_of)(x, layer)
+    return (jax.nn.standardize(x) @ params["letters"].T).astype(jnp.float32)
 
 
 def loss_fn(params: Any, batch: jax.Array) -> jax.Array:
@@ -76,19 +81,18 @@ def drawn(random: np.random.Generator, first: int, last: int) -> np.ndarray:
 
 random = np.random.default_rng(0)
 batches = (drawn(random, 0, len(numbers) - held_out) for _ in range(options.steps))
-schedule = optax.warmup_cosine_decay_schedule(0.0, 1e-3, options.steps // 10 + 1, options.steps)
-state = strategy.init(init(jax.random.key(0)), optax.adamw(schedule))
+updates = options.steps // options.accumulate
+schedule = optax.warmup_cosine_decay_schedule(0.0, 1e-3, updates // 10 + 1, updates)
+optimizer = optax.MultiSteps(optax.adamw(schedule), options.accumulate)
+state = strategy.init(init(jax.random.key(0)), optimizer)
 step = strategy.train_step(loss_fn)
-began = time.monotonic()
 for number, batch in enumerate(strategy.distribute(batches), 1):
     state, metrics = step(state, batch)
     if strategy.is_chief and (number % 50 == 0 or number == options.steps):
-        speed = number * options.batch_size * options.length / (time.monotonic() - began)
-        print(f"step {number}: loss {metrics['loss']:.3f}, {speed:,.0f} characters/s", flush=True)
+        print(f"step {number}: loss {metrics['loss']:.3f}", flush=True)
 
 params = strategy.fetch(state).params
 if strategy.is_chief:
-    size = sum(leaf.size for leaf in jax.tree.leaves(params))
     loss = jax.jit(loss_fn)(params, drawn(random, len(numbers) - held_out, len(numbers)))
-    print(f"{size:,} parameters, loss {loss:.3f} on text never seen")
+    print(f"{optax.tree.size(params):,} parameters, loss {loss:.3f} on text never seen")
 strategy.close()

@@ -29,9 +29,14 @@ def test_jax_is_the_same_alone_and_together(nursery: Nursery) -> None:
     assert alone == pytest.approx(together, abs=1e-3)
 
 
-def test_a_language_model(nursery: Nursery) -> None:
-    small = ("--layers", 1, "--width", 64, "--length", 16, "--steps", 60)
-    out = nursery.said(*RUN, "--workers", 2, "examples/language_model.py", *small)
+@pytest.mark.parametrize(
+    "options",
+    [("--steps", 60), ("--steps", 120, "--accumulate", 2, "--half", "--remat", "--shard_state")],
+    ids=["as it is", "in less memory"],
+)
+def test_a_language_model(options: tuple[object, ...], nursery: Nursery) -> None:
+    small = ("--layers", 1, "--width", 64, "--length", 16)
+    out = nursery.said(*RUN, "--workers", 2, "examples/language_model.py", *small, *options)
     (loss,) = re.findall(r"loss ([\d.]+) on text never seen", out)
     assert float(loss) < 3.6  # 4.6 for one that knows nothing
 

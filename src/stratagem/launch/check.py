@@ -14,6 +14,7 @@ import click
 
 from stratagem import environment
 from stratagem.checking.cases import ALONE, TOGETHER, TPU, Case, cases
+from stratagem.cluster import resolve_cluster
 from stratagem.errors import DeadlineExceeded, LaunchError
 from stratagem.launch.deadline import last_words, run_with_deadline
 from stratagem.launch.interrupts import interruptible
@@ -69,7 +70,6 @@ def check(seconds: float, only: tuple[str, ...]) -> None:
     processes of its own; without accelerators four virtual CPU devices stand in. As a task of a job (TF_CONFIG, Slurm, …) all
     tasks are tried together, and the chief reports. The exit code is 1 if any strategy differs or fails.
     """
-    from stratagem.cluster import resolve_cluster
     from stratagem.launch.wide_console import wide_console
 
     if resolve_cluster() is not None:

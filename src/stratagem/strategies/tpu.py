@@ -30,8 +30,8 @@ _log = logging.getLogger("stratagem")
 class TPUStrategy(Strategy):
     """Synchronous training on TPUs, with one process on each host.
 
-    On one host, `MirroredStrategy` over its TPUs. Over several, each host averages over its own TPUs, and XLA sums
-    between the hosts, over `jax.distributed`, which is started here. The hosts are those of the cluster (flags,
+    On one host, `MirroredStrategy` over its TPUs. Over several, a step is one program over all TPUs of all hosts, over
+    `jax.distributed`, which is started here. The hosts are those of the cluster (flags,
     TF_CONFIG, …) or, without one, those of TPU_WORKER_HOSTNAMES, where Google's machines name the hosts of a slice.
 
     Where there is no TPU, virtual CPU devices (`sg.configure(virtual_devices=8)`, `stratagem run --devices-per-worker 8`)
