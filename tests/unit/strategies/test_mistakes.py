@@ -182,7 +182,7 @@ def test_an_argument_that_nobody_knows_is_pythons_to_refuse() -> None:
 
 
 def test_the_names_of_arguments_are_found_by_tools() -> None:
-    assert list(inspect.signature(sg.MirroredStrategy).parameters) == ["devices"]
+    assert list(inspect.signature(sg.MirroredStrategy).parameters) == ["devices", "shard_state"]
     assert "train_distribute" in inspect.signature(sg.RunConfig).parameters
 
 
