@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from drills.processes import fork
-from stratagem.launch import keeper
+from stratagem.tools.launch import keeper
 
 _KEEPER = ["-I", "-S", keeper.__file__]
 _INSPECTION = "from stratagem.runtime.programs.inspection import "
@@ -77,7 +77,7 @@ def run_program(argv: Sequence[str]) -> None:
     own = [] if argv[0] == "stratagem" else [str(Path(argv[0]).resolve().parent)]
     sys.path[:] = dict.fromkeys([*own, *given, *_installed])
     if argv[0] == "stratagem":
-        from stratagem.launch.cli import main as stratagem
+        from stratagem.tools.launch.cli import main as stratagem
 
         stratagem()
     else:

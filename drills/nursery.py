@@ -27,9 +27,9 @@ from drills.hosts import Host, enter
 from drills.processes import MARKER, Marked, NotInTime, fork, until
 from drills.quick_compiling import QUICKLY
 from stratagem import environment
-from stratagem.launch.plan import tf_config
-from stratagem.launch.ports import ReservedPort
-from stratagem.launch.task import TaskName
+from stratagem.tools.launch.plan import tf_config
+from stratagem.tools.launch.ports import ReservedPort
+from stratagem.tools.launch.task import TaskName
 
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[1]
@@ -456,9 +456,9 @@ def import_everything(modules: Sequence[str]) -> None:
         "jaxlib.mlir.dialects.mhlo",
         "drills.counting_task",
         "drills.task_words",
-        "stratagem.launch.run",
-        "stratagem.launch.serve",
-        "stratagem.launch.status",
+        "stratagem.tools.launch.run",
+        "stratagem.tools.launch.serve",
+        "stratagem.tools.launch.status",
         "stratagem.parameters.service",
         "stratagem.runtime.programs.inspection",
         "stratagem.strategies.parameter_server",

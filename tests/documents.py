@@ -21,7 +21,7 @@ from pathlib import Path
 
 import click
 
-from stratagem.launch.cli import stratagem
+from stratagem.tools.launch.cli import stratagem
 
 ROOT = Path(__file__).parents[1]
 LANGUAGES = {"python", "console", "shell", "text", "json", "yaml"}

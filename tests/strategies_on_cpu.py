@@ -2,7 +2,8 @@
 
 from unittest.mock import patch
 
-from stratagem.strategies import MultiWorkerMirroredStrategy, Strategy, mesh_engine
+from stratagem.engines import mesh_engine
+from stratagem.strategies import MultiWorkerMirroredStrategy, Strategy
 
 
 def multi_worker_strategy() -> Strategy:

@@ -10,14 +10,26 @@ from stratagem.lazy import lazily
 
 if TYPE_CHECKING:
     from stratagem import data as data
-    from stratagem import deploy as deploy
-    from stratagem import estimator as estimator
     from stratagem import flax as flax
     from stratagem import keras as keras
+    from stratagem.classic import deploy as deploy
+    from stratagem.classic import estimator as estimator
+    from stratagem.classic.coordinator import ClusterCoordinator as ClusterCoordinator
+    from stratagem.classic.coordinator import PerWorkerDataset as PerWorkerDataset
+    from stratagem.classic.coordinator import RemoteValue as RemoteValue
+    from stratagem.classic.deploy import on_device as on_device
+    from stratagem.classic.estimator import DNNClassifier as DNNClassifier
+    from stratagem.classic.estimator import Estimator as Estimator
+    from stratagem.classic.estimator import EstimatorSpec as EstimatorSpec
+    from stratagem.classic.estimator import EvalSpec as EvalSpec
+    from stratagem.classic.estimator import LinearRegressor as LinearRegressor
+    from stratagem.classic.estimator import ModeKeys as ModeKeys
+    from stratagem.classic.estimator import RunConfig as RunConfig
+    from stratagem.classic.estimator import TrainSpec as TrainSpec
+    from stratagem.classic.estimator import train_and_evaluate as train_and_evaluate
     from stratagem.cluster import ClusterConfig as ClusterConfig
     from stratagem.cluster import ClusterSpec as ClusterSpec
     from stratagem.cluster import resolve_cluster as resolve_cluster
-    from stratagem.deploy import on_device as on_device
     from stratagem.devices import DeviceSpec as DeviceSpec
     from stratagem.devices import FixedShards as FixedShards
     from stratagem.devices import GreedyLoadBalancing as GreedyLoadBalancing
@@ -56,15 +68,6 @@ if TYPE_CHECKING:
     from stratagem.errors import VariableMismatch as VariableMismatch
     from stratagem.errors import VariableNotFound as VariableNotFound
     from stratagem.errors import WorkerLost as WorkerLost
-    from stratagem.estimator import DNNClassifier as DNNClassifier
-    from stratagem.estimator import Estimator as Estimator
-    from stratagem.estimator import EstimatorSpec as EstimatorSpec
-    from stratagem.estimator import EvalSpec as EvalSpec
-    from stratagem.estimator import LinearRegressor as LinearRegressor
-    from stratagem.estimator import ModeKeys as ModeKeys
-    from stratagem.estimator import RunConfig as RunConfig
-    from stratagem.estimator import TrainSpec as TrainSpec
-    from stratagem.estimator import train_and_evaluate as train_and_evaluate
     from stratagem.parameters.rules import Async as Async
     from stratagem.parameters.rules import BoundedStaleness as BoundedStaleness
     from stratagem.parameters.rules import Sync as Sync
@@ -87,9 +90,6 @@ if TYPE_CHECKING:
     from stratagem.training import SummaryWriter as SummaryWriter
     from stratagem.training import progress as progress
     from stratagem.training.checkpoints import Checkpointer as Checkpointer
-    from stratagem.training.coordinator import ClusterCoordinator as ClusterCoordinator
-    from stratagem.training.coordinator import PerWorkerDataset as PerWorkerDataset
-    from stratagem.training.coordinator import RemoteValue as RemoteValue
     from stratagem.waist import ExponentialMovingAverage as ExponentialMovingAverage
     from stratagem.waist import TrainState as TrainState
     from stratagem.waist import average_gradients as average_gradients
@@ -105,20 +105,20 @@ _HOMES = {
     "Checkpointer": "stratagem.training.checkpoints",
     "ClosureCancelled": "stratagem.errors",
     "ClusterConfig": "stratagem.cluster",
-    "ClusterCoordinator": "stratagem.training.coordinator",
+    "ClusterCoordinator": "stratagem.classic.coordinator",
     "ClusterError": "stratagem.errors",
     "ClusterSpec": "stratagem.cluster",
     "ConfigurationError": "stratagem.errors",
-    "DNNClassifier": "stratagem.estimator",
+    "DNNClassifier": "stratagem.classic.estimator",
     "DataError": "stratagem.errors",
     "DeadlineExceeded": "stratagem.errors",
     "DeviceError": "stratagem.errors",
     "DeviceNotFoundError": "stratagem.errors",
     "DeviceSpec": "stratagem.devices",
     "DeviceSpecError": "stratagem.errors",
-    "Estimator": "stratagem.estimator",
-    "EstimatorSpec": "stratagem.estimator",
-    "EvalSpec": "stratagem.estimator",
+    "Estimator": "stratagem.classic.estimator",
+    "EstimatorSpec": "stratagem.classic.estimator",
+    "EvalSpec": "stratagem.classic.estimator",
     "ExponentialMovingAverage": "stratagem.waist",
     "FixedShards": "stratagem.devices",
     "GreedyLoadBalancing": "stratagem.devices",
@@ -126,28 +126,28 @@ _HOMES = {
     "KeepError": "stratagem.errors",
     "LaunchError": "stratagem.errors",
     "LimitExceeded": "stratagem.errors",
-    "LinearRegressor": "stratagem.estimator",
+    "LinearRegressor": "stratagem.classic.estimator",
     "LocalDevice": "stratagem.devices",
     "MaxSizeShards": "stratagem.devices",
     "MinSizeShards": "stratagem.devices",
     "MirroredStrategy": "stratagem.strategies",
     "MissingExtra": "stratagem.errors",
-    "ModeKeys": "stratagem.estimator",
+    "ModeKeys": "stratagem.classic.estimator",
     "MultiWorkerMirroredStrategy": "stratagem.strategies",
     "OneDeviceStrategy": "stratagem.strategies",
     "ParameterServerStrategy": "stratagem.strategies",
     "PerReplica": "stratagem.strategies",
-    "PerWorkerDataset": "stratagem.training.coordinator",
+    "PerWorkerDataset": "stratagem.classic.coordinator",
     "ProgramRefused": "stratagem.errors",
     "Progress": "stratagem.training",
     "ProtocolError": "stratagem.errors",
     "RemoteCallError": "stratagem.errors",
     "RemoteError": "stratagem.errors",
     "RemoteFunction": "stratagem.runtime",
-    "RemoteValue": "stratagem.training.coordinator",
+    "RemoteValue": "stratagem.classic.coordinator",
     "RemoteVariable": "stratagem.runtime",
     "RoundRobin": "stratagem.devices",
-    "RunConfig": "stratagem.estimator",
+    "RunConfig": "stratagem.classic.estimator",
     "Server": "stratagem.runtime",
     "Session": "stratagem.runtime",
     "StratagemError": "stratagem.errors",
@@ -160,7 +160,7 @@ _HOMES = {
     "TaskLost": "stratagem.errors",
     "TaskReplaced": "stratagem.errors",
     "TaskUnreachable": "stratagem.errors",
-    "TrainSpec": "stratagem.estimator",
+    "TrainSpec": "stratagem.classic.estimator",
     "Table": "stratagem.tables",
     "TrainState": "stratagem.waist",
     "UnknownCall": "stratagem.errors",
@@ -171,17 +171,17 @@ _HOMES = {
     "byte_size": "stratagem.devices",
     "configure": "stratagem.devices",
     "data": "stratagem.data",
-    "deploy": "stratagem.deploy",
+    "deploy": "stratagem.classic.deploy",
     "device": "stratagem.devices",
-    "estimator": "stratagem.estimator",
+    "estimator": "stratagem.classic.estimator",
     "flax": "stratagem.flax",
     "keras": "stratagem.keras",
     "list_devices": "stratagem.devices",
-    "on_device": "stratagem.deploy",
+    "on_device": "stratagem.classic.deploy",
     "progress": "stratagem.training",
     "replica_device_setter": "stratagem.devices",
     "resolve_cluster": "stratagem.cluster",
-    "train_and_evaluate": "stratagem.estimator",
+    "train_and_evaluate": "stratagem.classic.estimator",
 }
 
 if not TYPE_CHECKING:  # a checker shall find wrong names

@@ -1,5 +1,5 @@
 """`python -m stratagem` is the `stratagem` command."""
 
-from stratagem.launch.cli import main
+from stratagem.tools.launch.cli import main
 
 main()

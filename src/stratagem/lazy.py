@@ -23,7 +23,7 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], obje
                 f"module {package!r} has no attribute {name!r}; it has: {', '.join(sorted(homes))}"
             )
         module = import_module(homes[name])
-        value = module if homes[name] == f"{package}.{name}" else getattr(module, name)
+        value = module if homes[name].endswith(f".{name}") else getattr(module, name)
         setattr(import_module(package), name, value)  # the next time it is found without us
         return value
 

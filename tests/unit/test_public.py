@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 import stratagem
+import stratagem.classic.deploy
 import stratagem.data
-import stratagem.deploy
 import stratagem.flax
 import stratagem.keras
 import stratagem.runtime
@@ -24,13 +24,17 @@ def declared(package: ModuleType) -> dict[str, str]:
     tree = ast.parse(Path(str(package.__file__)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     return {
-        alias.asname or alias.name: f"{node.module}.{alias.name}"
-        if node.module == package.__name__
-        else str(node.module)
+        str(alias.asname): home(node, alias.name)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
+
+
+def home(node: ast.ImportFrom, name: str) -> str:
+    """The module that has a name; the package itself if it is the name of one."""
+    package = Path(stratagem.__file__).parents[1].joinpath(*str(node.module).split("."), name)
+    return f"{node.module}.{name}" if package.is_dir() else str(node.module)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -53,12 +57,12 @@ def test_every_name_has_a_place_in_the_reference() -> None:
     pages = [page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md")]
     told = [name for page in pages for name in re.findall(r"^::: stratagem\.([\w.]+)$", page, re.MULTILINE)]
     assert len(told) == len(set(told))
-    packages = {name for name, home in stratagem._HOMES.items() if home == f"stratagem.{name}"}
+    packages = {name for name, home in stratagem._HOMES.items() if home.endswith(f".{name}")}
     names = {name for name, home in stratagem._HOMES.items() if home != "stratagem.errors"} - packages
-    for package in (stratagem.data, stratagem.deploy, stratagem.flax, stratagem.keras):
+    for package in (stratagem.data, stratagem.classic.deploy, stratagem.flax, stratagem.keras):
         names |= {f"{package.__name__.removeprefix('stratagem.')}.{name}" for name in package._HOMES}
     assert set(told) - names == {
         "errors",
         "tables.view.TableView",
     }  # the one is a page of its own, the other is returned
-    assert names - set(told) == {"deploy.on_device"}  # which is told as sg.on_device
+    assert names - set(told) == {"classic.deploy.on_device"}  # which is told as sg.on_device

@@ -10,6 +10,7 @@ import numpy as np
 from jax.experimental.sparse import JAXSparse
 from keras.src.backend import StatelessScope
 
+from stratagem.engines.feeds import Deal
 from stratagem.errors import StratagemError
 from stratagem.keras.arguments import named_arguments
 from stratagem.keras.companions import accompanied, leave_files, listed
@@ -24,7 +25,6 @@ from stratagem.keras.served import ResidenceOnServers
 from stratagem.keras.sums import added_up, mean_logs
 from stratagem.keras.trainable import flattened, metric_results
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.feeds import Deal
 from stratagem.tables.lookups import ids_keep_their_bits
 from stratagem.waist import Arrays
 

@@ -10,9 +10,9 @@ import keras
 import optax
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
+from stratagem.engines.local_rows import LocalRows
 from stratagem.errors import StrategyError
 from stratagem.keras.row_initializers import row_initializer
-from stratagem.strategies.local_rows import LocalRows
 from stratagem.tables.lookups import look_up
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.table import Table

@@ -6,14 +6,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem.engines.feeds import Deal
+from stratagem.engines.rows import count_rows
 from stratagem.keras.host_layers import host_layers_of
 from stratagem.keras.model_tables import ModelTables, ReadsRows
 from stratagem.keras.residence import Values, at_home
 from stratagem.keras.sums import taken_from_chief
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.feeds import Deal
-from stratagem.strategies.rows import count_rows
 from stratagem.waist import Arrays
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import optax
 
 from stratagem import environment
+from stratagem.engines.local_rows import LocalRows
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.row_steps import placed
 from stratagem.errors import StrategyError
 from stratagem.keep import map_file, write_shard
 from stratagem.keras.embedding import RowLayer, embeddings_of, put_rows, rows_to_read
 from stratagem.keras.row_optimizer import RowOptimizer
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.local_rows import LocalRows
-from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.row_steps import placed
 from stratagem.tables.row_function import RowFunction
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.row_store import RowScalar

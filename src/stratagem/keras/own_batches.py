@@ -11,9 +11,9 @@ from typing import Any
 
 from keras.src.backend.jax.trainer import JAXEpochIterator
 
+from stratagem.engines.batches import told_ahead
+from stratagem.engines.feeds import Deal
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.batches import told_ahead
-from stratagem.strategies.feeds import Deal
 
 NOT_ONE = object()
 """Stands for the batches of an epoch in which this worker has none: Keras needs the logs of one at least."""

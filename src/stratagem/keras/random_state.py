@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from stratagem.strategies.workers import Workers
+from stratagem.engines.workers import Workers
 
 
 def draw_as_chief(workers: Workers) -> None:

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.devices.placing import is_in_reach, local_copy
+from stratagem.engines.row_steps import RowSteps
+from stratagem.engines.row_trainable import RowsOfTrainable
 from stratagem.keras.model_tables import ModelTables
 from stratagem.keras.random_state import draw_as_chief
 from stratagem.keras.sums import from_chief, taken_from_chief
 from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.row_steps import RowSteps
-from stratagem.strategies.row_trainable import RowsOfTrainable
 from stratagem.waist import Arrays, Metrics, TrainState, state_of
 
 Values: TypeAlias = tuple[Arrays, ...]

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.engines.row_trainable import RowsOfTrainable
 from stratagem.errors import StratagemError, StrategyError
 from stratagem.keras.control import Control, Controlled
 from stratagem.keras.model_tables import ModelTables
@@ -22,7 +23,6 @@ from stratagem.keras.trainable import KerasTrainable
 from stratagem.keras.updater import KerasUpdater
 from stratagem.parameters.agreements import END, Label
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.row_trainable import RowsOfTrainable
 from stratagem.tables.table_files import NewRows
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState, state_of
 

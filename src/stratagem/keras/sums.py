@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.strategies.workers import Array, Workers
+from stratagem.engines.workers import Array, Workers
 
 
 def gathered(workers: Workers, arrays: Sequence[Any]) -> list[list[Array]]:

@@ -12,21 +12,21 @@ import numpy as np
 
 from stratagem.cluster import ClusterConfig, ClusterSpec
 from stratagem.devices import list_devices
+from stratagem.engines.agreement import agreed
+from stratagem.engines.batches import Batches
+from stratagem.engines.engine import Engine, KeepsTables, Step
+from stratagem.engines.feeds import Feed, InStepFeed
+from stratagem.engines.own_task import ClusterLike, own_config
+from stratagem.engines.row_steps import row_step
+from stratagem.engines.row_trainable import RowTrainable
+from stratagem.engines.workers import Workers
 from stratagem.environment import choose_jax_for_keras
 from stratagem.errors import ClusterError, DataError, StrategyError
-from stratagem.strategies.agreement import agreed
-from stratagem.strategies.batches import Batches
-from stratagem.strategies.engines import Engine, KeepsTables, Step
-from stratagem.strategies.feeds import Feed, InStepFeed
 from stratagem.strategies.fronts import fronts_in_use
 from stratagem.strategies.input_context import InputContext
 from stratagem.strategies.jobs_in_use import ALONE, check_jobs
-from stratagem.strategies.own_task import ClusterLike, own_config
 from stratagem.strategies.per_replica import PerReplica
-from stratagem.strategies.row_steps import row_step
-from stratagem.strategies.row_trainable import RowTrainable
 from stratagem.strategies.tensorflow_names import RefusesTensorFlowNames
-from stratagem.strategies.workers import Workers
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.table import Table
 from stratagem.tables.view import TableView, table_view

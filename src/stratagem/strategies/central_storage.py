@@ -6,11 +6,11 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from stratagem.devices import find_device
+from stratagem.engines.engine import CentralEngine
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.spread_engine import SpreadEngine
+from stratagem.engines.workers import Alone
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.engines import CentralEngine
-from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.spread_engine import SpreadEngine
-from stratagem.strategies.workers import Alone
 
 _HOST_MEMORY = "pinned_host"
 

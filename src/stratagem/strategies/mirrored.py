@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from stratagem.engines.engine import MirroredEngine
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.workers import Alone
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.engines import MirroredEngine
-from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.workers import Alone
 
 
 class MirroredStrategy(Strategy):

@@ -7,19 +7,19 @@ from typing import Literal, cast, get_args
 from stratagem.cluster import ClusterConfig
 from stratagem.collectives import GroupOptions
 from stratagem.devices import share_host, visible_gpus
+from stratagem.engines.distributed import mesh_engine
+from stratagem.engines.engine import Engine, MirroredEngine
+from stratagem.engines.evaluator import evaluator_parts, is_evaluator
+from stratagem.engines.group_workers import GroupWorkers
+from stratagem.engines.multi_worker_engine import MultiWorkerEngine
+from stratagem.engines.own_task import ClusterLike, worker_tasks
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.workers import Alone, Workers
 from stratagem.environment import current
 from stratagem.errors import StrategyError
 from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.distributed import mesh_engine
-from stratagem.strategies.engines import Engine, MirroredEngine
-from stratagem.strategies.evaluator import evaluator_parts, is_evaluator
-from stratagem.strategies.group_workers import GroupWorkers
 from stratagem.strategies.jobs_in_use import IN_STEP
-from stratagem.strategies.multi_worker_engine import MultiWorkerEngine
-from stratagem.strategies.own_task import ClusterLike, worker_tasks
-from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.workers import Alone, Workers
 
 Communication = Literal["auto", "ring", "nccl", "shm"]
 _log = logging.getLogger("stratagem")

@@ -1,9 +1,9 @@
 """`OneDeviceStrategy`: everything on one device, through the same interface."""
 
+from stratagem.engines.engine import MirroredEngine
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.workers import Alone
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.engines import MirroredEngine
-from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.workers import Alone
 
 
 class OneDeviceStrategy(Strategy):

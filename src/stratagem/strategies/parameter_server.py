@@ -6,6 +6,13 @@ from typing import Any, Literal
 from stratagem import environment
 from stratagem.cluster import ClusterConfig, ClusterSpec, how_to_start, resolve_cluster
 from stratagem.devices import share_host
+from stratagem.engines.evaluator import evaluator_parts, is_evaluator
+from stratagem.engines.in_graph import InGraphEngine, InGraphFeed, InGraphWorkers, in_graph_rule
+from stratagem.engines.own_task import ClusterLike, worker_tasks
+from stratagem.engines.parameter_server_engine import ParameterServerEngine
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.server_workers import ServerWorkers
+from stratagem.engines.turns import ServerFeed
 from stratagem.errors import StratagemError, StrategyError, TaskReplaced, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions
@@ -14,14 +21,7 @@ from stratagem.runtime import Server, Session
 from stratagem.runtime.peers import task_name
 from stratagem.runtime.uncaught import tell_shortly
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.evaluator import evaluator_parts, is_evaluator
-from stratagem.strategies.in_graph import InGraphEngine, InGraphFeed, InGraphWorkers, in_graph_rule
 from stratagem.strategies.jobs_in_use import SERVED, check_servers
-from stratagem.strategies.own_task import ClusterLike, worker_tasks
-from stratagem.strategies.parameter_server_engine import ParameterServerEngine
-from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.server_workers import ServerWorkers
-from stratagem.strategies.turns import ServerFeed
 from stratagem.waist import TrainState
 
 _log = logging.getLogger("stratagem")

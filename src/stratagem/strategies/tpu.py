@@ -10,18 +10,18 @@ from stratagem.cluster.sources.base_port import BASE_PORT
 from stratagem.cluster.sources.integers import read_variable
 from stratagem.collectives import GroupOptions
 from stratagem.devices import guard_collectives, list_devices
+from stratagem.engines.distributed import mesh_engine
+from stratagem.engines.engine import Engine, MirroredEngine
+from stratagem.engines.evaluator import evaluator_parts, is_evaluator
+from stratagem.engines.group_workers import GroupWorkers
+from stratagem.engines.own_task import worker_tasks
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.workers import Alone, Workers
 from stratagem.environment import current
 from stratagem.errors import ClusterError, DeviceNotFoundError
 from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.distributed import mesh_engine
-from stratagem.strategies.engines import Engine, MirroredEngine
-from stratagem.strategies.evaluator import evaluator_parts, is_evaluator
-from stratagem.strategies.group_workers import GroupWorkers
 from stratagem.strategies.jobs_in_use import IN_STEP
-from stratagem.strategies.own_task import worker_tasks
-from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.workers import Alone, Workers
 
 _HOSTS, _INDEX, _SLICES = "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "MEGASCALE_NUM_SLICES"
 _log = logging.getLogger("stratagem")

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Literal, TextIO
 
+from stratagem.engines.rows import count_rows
 from stratagem.errors import DataError, StratagemError
-from stratagem.strategies.rows import count_rows
 from stratagem.training.bar import Bar
 from stratagem.training.lines import PlainLines
 from stratagem.training.one_voice import HasChief, speaks, trains_with_others

@@ -11,8 +11,8 @@ from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
 from process.parameters.proxy import BadLine
-from stratagem.launch.plan import tf_config
-from stratagem.launch.task import TaskName
+from stratagem.tools.launch.plan import tf_config
+from stratagem.tools.launch.task import TaskName
 
 PUSHES = 60
 

@@ -15,7 +15,7 @@ from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as COMMON
 from proofs import TABLES, Proves, column
-from stratagem.launch.status import _tables
+from stratagem.tools.launch.status import _tables
 
 PRELUDE = (
     COMMON

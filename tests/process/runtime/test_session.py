@@ -22,8 +22,8 @@ from drills.cluster import ServedCluster
 from drills.nursery import Nursery
 from drills.processes import until
 from process.conftest import ScriptWriter
-from stratagem.launch.ports import ReservedPort
 from stratagem.runtime.wire import Credentials, Peer
+from stratagem.tools.launch.ports import ReservedPort
 
 PRELUDE = "import stratagem as sg\n"
 

@@ -20,8 +20,8 @@ from process.parameters.proxy import BadLine
 from process.runtime.wire.certificates import Authority
 from process.several_hosts.far_line import FarLine
 from stratagem import environment
-from stratagem.launch.plan import tf_config
-from stratagem.launch.task import TaskName
+from stratagem.tools.launch.plan import tf_config
+from stratagem.tools.launch.task import TaskName
 
 HERE = Path(__file__).parent
 WORKERS = 3

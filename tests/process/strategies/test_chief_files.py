@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import stratagem as sg
+from stratagem.engines import chief_files
+from stratagem.engines.chief_files import ChiefFiles
 from stratagem.errors import DeadlineExceeded, TaskLost
-from stratagem.launch.ports import ReservedPort
-from stratagem.strategies import chief_files
-from stratagem.strategies.chief_files import ChiefFiles
+from stratagem.tools.launch.ports import ReservedPort
 
 CHIEF = "/job:worker/task:0"
 

@@ -160,10 +160,10 @@ def test_on_accelerators_it_is_one_program_without_the_host(
 ) -> None:
     """Lowered for what is not here: sums inside, over all devices, and nothing that asks the host."""
     path = script(rf"""
-        from stratagem.strategies.global_mesh import GlobalMesh
-        from stratagem.strategies.mesh_programs import MeshPrograms
-        from stratagem.strategies.pieces import optimizer_in_pieces
-        from stratagem.strategies.replicas import Replicas
+        from stratagem.engines.global_mesh import GlobalMesh
+        from stratagem.engines.mesh_programs import MeshPrograms
+        from stratagem.engines.pieces import optimizer_in_pieces
+        from stratagem.engines.replicas import Replicas
         from stratagem.waist import FunctionTrainable, new_state
 
         devices, shards = jax.devices(), {shards}

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from stratagem.data import FixedLenFeature, RawFeature, parse_example, read_tfrecord
 from stratagem.errors import DataError
-from stratagem.launch.cli import stratagem
+from stratagem.tools.launch.cli import stratagem
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (10, 4, 3), dtype=np.uint8)
 LABELS = np.arange(10, dtype=np.uint8)

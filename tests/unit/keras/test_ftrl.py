@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import optax
 
-from stratagem.estimator.optimizers import ftrl
+from stratagem.classic.estimator.optimizers import ftrl
 
 
 def test_ftrl_is_that_of_keras() -> None:

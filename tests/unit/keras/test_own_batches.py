@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator
 
+from stratagem.engines.replicas import Lookahead
 from stratagem.keras.own_batches import NOT_ONE, keep_own_batches
-from stratagem.strategies.replicas import Lookahead
 
 ROWS = np.arange(5, dtype=np.float32)
 

@@ -9,11 +9,11 @@ import keras
 import numpy as np
 
 from stratagem.cluster import ClusterSpec
+from stratagem.engines.chief_files import ChiefFiles
 from stratagem.keras.companions import accompanied
 from stratagem.keras.control import Control
 from stratagem.keras.sums import added_up, from_chief, gathered, mean_logs
 from stratagem.keras.trainable import unique_paths
-from stratagem.strategies.chief_files import ChiefFiles
 
 
 class Told:

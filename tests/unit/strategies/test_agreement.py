@@ -7,9 +7,9 @@ import numpy as np
 import optax
 import pytest
 
+from stratagem.engines.agreement import check_names
+from stratagem.engines.optimizer_trial import check_changes, trial_changes
 from stratagem.errors import StrategyError
-from stratagem.strategies.agreement import check_names
-from stratagem.strategies.optimizer_trial import check_changes, trial_changes
 from stratagem.waist import TrainState, new_state
 
 SMALL = {"b": np.zeros(2, np.float16), "w": np.zeros((3, 2), np.float32)}

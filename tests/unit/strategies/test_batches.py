@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stratagem.strategies.batches import digest
+from stratagem.engines.batches import digest
 
 
 def words(*numbers: int) -> np.ndarray:

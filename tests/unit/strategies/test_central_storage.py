@@ -10,11 +10,11 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 import stratagem as sg
+from stratagem.engines.engine import CentralEngine
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.workers import Alone
 from stratagem.strategies import Strategy
 from stratagem.strategies.central_storage import host_of, reaches_host
-from stratagem.strategies.engines import CentralEngine
-from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.workers import Alone
 
 STEPS = 4
 

@@ -1,6 +1,6 @@
 """How workers know which save of the chief's is the same as theirs."""
 
-from stratagem.strategies.chief_files import NOT_YET, PASSED, SAVED, Course
+from stratagem.engines.chief_files import NOT_YET, PASSED, SAVED, Course
 
 
 def test_the_same_save_has_the_same_ticket_on_every_worker() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stratagem.strategies import parameter_age
-from stratagem.strategies.parameter_age import Age
+from stratagem.engines import parameter_age
+from stratagem.engines.parameter_age import Age
 
 
 class Clock:

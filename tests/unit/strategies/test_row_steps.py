@@ -10,10 +10,10 @@ import optax
 import pytest
 
 import stratagem as sg
+from stratagem.engines.multi_worker_engine import MultiWorkerEngine
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.workers import Alone
 from stratagem.strategies import Strategy
-from stratagem.strategies.multi_worker_engine import MultiWorkerEngine
-from stratagem.strategies.replicas import Replicas
-from stratagem.strategies.workers import Alone
 from stratagem.tables.table import uniform
 from stratagem.waist import FunctionTrainable
 from table_training import DIM, OPTIMIZERS, Trained, check_same, trained_by_row, trained_densely

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratagem.engines.rows import count_rows, share_of, take_rows
 from stratagem.errors import DataError, StrategyError
 from stratagem.strategies import InputContext
-from stratagem.strategies.rows import count_rows, share_of, take_rows
 
 
 @given(st.integers(0, 1000), st.integers(1, 20))

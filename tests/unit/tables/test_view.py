@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import stratagem as sg
+from stratagem.engines.local_rows import LocalRows
 from stratagem.errors import DataError, StrategyError
-from stratagem.strategies.local_rows import LocalRows
 from stratagem.tables.table import Table
 from stratagem.tables.view import TableView, table_view
 

@@ -1,0 +1,1 @@
+"""How strategies work: where variables live, how batches become gradients, and gradients updates."""

@@ -1,0 +1,281 @@
+"""In-graph replication: one client drives every worker of a cluster with parameter servers, and nobody else runs code."""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from stratagem.cluster import ClusterSpec, how_to_start, resolve_cluster
+from stratagem.engines.batches import Batches, with_rows
+from stratagem.engines.begun import Begun, Later
+from stratagem.engines.chief_files import ChiefFiles
+from stratagem.engines.crew import Crew
+from stratagem.engines.engine import Step
+from stratagem.engines.feeds import Deal
+from stratagem.engines.in_graph_model import InGraphModel
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.rows import count_rows, share_of, take_rows
+from stratagem.engines.step_log import StepLog
+from stratagem.engines.workers import Array
+from stratagem.errors import StratagemError, StrategyError, TaskLost, TaskUnreachable
+from stratagem.parameters.partition import Partitioner
+from stratagem.parameters.planning import JobOptions, ModelPlan
+from stratagem.parameters.rules import Async, Sync, UpdateRule
+from stratagem.runtime import Session
+from stratagem.runtime.exits import at_normal_exit
+from stratagem.runtime.peers import task_name
+from stratagem.runtime.wire.failures import first_line
+from stratagem.waist import Metrics, Trainable, TrainState
+
+_START_SECONDS = 600.0
+_FAREWELL_SECONDS = 1.0
+_MOST_FAREWELLS = 32
+
+
+def in_graph_rule(rule: UpdateRule, devices_per_worker: int | None, snapshot_dir: str | None) -> Async | Sync:
+    """The update rule, if one client can have all that it was asked for.
+
+    Raises:
+        StrategyError: It cannot.
+    """
+    if not isinstance(rule, Async | Sync) or (isinstance(rule, Sync) and rule != Sync()):
+        raise StrategyError(
+            f"update is {rule!r}; with replication='in-graph' one client drives all workers alike: give sg.Sync() or "
+            "sg.Async(), or use replication='between-graph'"
+        )
+    if devices_per_worker not in (None, 1):
+        raise StrategyError(
+            f"devices_per_worker is {devices_per_worker}; with replication='in-graph' a worker computes on one device: "
+            "start a worker for each device, or use replication='between-graph'"
+        )
+    if snapshot_dir is not None:
+        raise StrategyError(
+            f"snapshot_dir is {snapshot_dir!r}; with replication='in-graph' the servers keep no snapshots: save with "
+            "sg.Checkpointer, from the client"
+        )
+    return rule
+
+
+class InGraphWorkers:
+    """The one process that runs code of the user's, as a strategy sees it; it is the chief.
+
+    Args:
+        cluster: The cluster.
+        own_task: The task of this process, if it is one of the cluster.
+        rejoin_timeout: Seconds to wait for a worker when all are lost.
+
+    Attributes:
+        crew: The workers that it drives.
+    """
+
+    index = 0
+    count = 1
+    is_chief = True
+    files: ChiefFiles | None = None
+
+    def __init__(self, cluster: ClusterSpec, own_task: str | None, rejoin_timeout: float) -> None:
+        indices = cluster.task_indices("worker") if "worker" in cluster.jobs else []
+        workers = [task_name("worker", index) for index in indices]
+        tasks = [task for task in workers if task != own_task]
+        if not tasks:
+            raise StrategyError(
+                "there is no worker beside this client: start it with "
+                f"{how_to_start(resolve_cluster(), ps=1, workers=2, single_client=True)}"
+            )
+        self.cluster: ClusterSpec | None = cluster
+        target = f"sg://{cluster.task_address('ps', cluster.task_indices('ps')[0])}"
+        session = Session(target, timeout=_START_SECONDS)
+        self.crew = Crew(session, tasks, rejoin_timeout)
+        self._own_task = own_task
+        self._models: list[InGraphModel] = []
+        self._forget_exit = at_normal_exit(self.close)
+
+    def use(self, model: InGraphModel) -> None:
+        """A model that ends with this process."""
+        self._models.append(model)
+
+    def platforms(self, tasks: Sequence[str]) -> tuple[str, ...]:
+        """What programs for these tasks are exported for, once they are up."""
+        found = []
+        for task in tasks:
+            peer = self.crew.session.peers[task]
+            peer.call("ping", timeout=_START_SECONDS)
+            found.append(str(peer.info["platform"]))
+        return tuple(found)
+
+    def gather(self, array: Array) -> Sequence[Array]:
+        """Not to be had: replicas are on the workers, which run nothing but what is shipped to them."""
+        raise StrategyError(
+            "with replication='in-graph' strategy.run, reduce and gather have no replicas in this process: train with "
+            "train_step, or have workers run functions with sg.ClusterCoordinator(strategy)"
+        )
+
+    def close(self) -> None:
+        """End the job: the servers are told that nobody will come any more. Also done when this process ends well."""
+        self._forget_exit()
+        models, self._models = self._models, []
+        session = self.crew.session
+        try:
+            for model in models:
+                model.close()
+            self._say_that_all_have_finished()
+        finally:
+            self.crew.close()
+            session.close()
+
+    def _say_that_all_have_finished(self) -> None:
+        peers = self.crew.session.peers
+        finished = [task for task in peers.tasks if task.startswith(("/job:worker/", "/job:chief/"))]
+
+        def tell(task: str) -> None:
+            with contextlib.suppress(StratagemError):  # it is gone already
+                for each in finished:
+                    peers[task].call("finished", {"task": each}, timeout=_FAREWELL_SECONDS, wait=False)
+
+        others = [task for task in peers.tasks if task != self._own_task]
+        with ThreadPoolExecutor(_MOST_FAREWELLS) as threads:
+            list(threads.map(tell, others))
+
+
+class InGraphFeed:
+    """Batches for a single client: all of them, whole. Each step deals its batch out among the workers.
+
+    Args:
+        takes_turns: Whether each batch goes to one worker.
+    """
+
+    shares_evaluation = False
+
+    def __init__(self, takes_turns: bool) -> None:
+        self.takes_turns = takes_turns
+
+    def share(self, batches: Iterable[Any]) -> Batches:
+        """See `Feed`."""
+        return Batches(lambda: with_rows(batches))
+
+    own = share
+
+    def deal(self) -> Deal:
+        """See `Feed`."""
+        return lambda batch: batch
+
+    def rest(self) -> None:
+        """Nothing to say: there is nobody else."""
+
+
+class InGraphEngine:
+    """Variables on the parameter servers, gradients on the workers, and one client that tells them when.
+
+    Args:
+        workers: This client.
+        rule: How gradients become updates.
+        partitioner: Who holds what.
+        rejoin_timeout: Seconds to wait for a worker when all are lost.
+    """
+
+    is_elsewhere = True
+
+    def __init__(
+        self,
+        workers: InGraphWorkers,
+        rule: Async | Sync,
+        partitioner: Partitioner | None,
+        rejoin_timeout: float,
+    ) -> None:
+        cluster = workers.crew.session.cluster
+        servers = tuple(task_name("ps", index) for index in cluster.task_indices("ps"))
+        self.replicas = Replicas([jax.devices("cpu")[0]])
+        self._workers = workers
+        self._rule = rule
+        workers.platforms(workers.crew.tasks)
+        self._options = JobOptions(
+            servers=servers,
+            workers=tuple(workers.crew.tasks),
+            platforms=workers.platforms(servers),
+            rule=rule.for_workers(len(workers.crew.tasks)) if isinstance(rule, Sync) else rule,
+            partitioner=partitioner,
+            snapshot_dir=None,
+            snapshot_secs=60,
+            rejoin_timeout=rejoin_timeout,
+        )
+        self._models = 0
+
+    def lay_out(self, state: TrainState) -> TrainState:
+        """Bring a state to the servers; what comes back reads its parameters from there."""
+        if "sum" in state.kinds:
+            raise StrategyError(
+                "this model keeps running sums, as Keras models do for their metrics, of which each worker would make its "
+                "own: train it with replication='between-graph'"
+            )
+        name = f"model-{self._models}"
+        self._models += 1
+        plan = ModelPlan(name, state, state.recipe.names, self._options)
+        model = InGraphModel(name, self._workers.crew, plan, state, isinstance(self._rule, Sync))
+        self._workers.use(model)
+        return model.renew(replace(state, recipe=replace(state.recipe, served=model)))
+
+    def build(self, trainable: Trainable) -> Step:
+        """Have the workers compute, then the servers update."""
+        step = self._in_step(trainable) if isinstance(self._rule, Sync) else self._in_turn(trainable)
+
+        def guarded(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+            try:
+                return step(state, batch)
+            except (TaskLost, TaskUnreachable) as error:
+                raise self._explained(error) from None
+
+        return guarded
+
+    def _explained(self, error: TaskLost | TaskUnreachable) -> Exception:
+        """What the loss of a server means, if that is what it was."""
+        if error.task not in self._options.servers:
+            return error
+        return TaskLost(
+            f"{error.task} is lost, and the variables that it held with it; in-graph replication has no snapshots. Start the job "
+            "again and go on from a checkpoint: save with sg.Checkpointer, restore before the loop. "
+            f"What was seen: {first_line(error)}"
+        )
+
+    def _in_step(self, trainable: Trainable) -> Step:
+        """A share of the batch for every worker, one update by all; a worker without a row computes nothing."""
+        count = len(self._workers.crew.tasks)
+        log = StepLog()
+
+        def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+            model: InGraphModel = state.recipe.served  # type: ignore[assignment]
+            rows = count_rows(batch)
+            parts = [(number, share_of(rows, number, count)) for number in range(count)]
+            shares = [
+                (number, part.stop - part.start, take_rows(batch, part))
+                for number, part in parts
+                if part.stop > part.start
+            ]
+            metrics = model.train(trainable, shares, state.recipe.seed, model.step)
+            log.count(rows, model.step, metrics)
+            return model.renew(state), metrics
+
+        return step
+
+    def _in_turn(self, trainable: Trainable) -> Step:
+        """Batch i for worker i mod W, whole; the next step does not wait for it, unless for the same worker."""
+        log = StepLog()
+        names: list[str] = []
+
+        def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+            model: InGraphModel = state.recipe.served  # type: ignore[assignment]
+            rows = count_rows(batch)
+            begun = model.begin(trainable, rows, batch, state.recipe.seed)
+            if not names:
+                names.extend(begun.result())
+            metrics: Metrics = {name: _later(begun, name) for name in names}
+            log.count(rows, model.step, metrics)
+            return model.renew(state), metrics
+
+        return step
+
+
+def _later(begun: Begun[Metrics], name: str) -> Later:
+    return Later(lambda: begun.result()[name])

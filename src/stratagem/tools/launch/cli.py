@@ -1,0 +1,70 @@
+"""The `stratagem` command. Each subcommand is loaded when it is asked for, so that help comes at once."""
+
+import sys
+from importlib import import_module
+
+import click
+
+from stratagem.errors import ClusterError, LaunchError, StratagemError
+from stratagem.tools.launch.task import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+
+_COMMANDS = {
+    "demo": (
+        "stratagem.tools.launch.demo",
+        "Train the embedded digits, on one device and on a local cluster.",
+    ),
+    "run": ("stratagem.tools.launch.run", "Run a script as every task of a local cluster."),
+    "serve": ("stratagem.tools.launch.serve", "Serve one task: hold variables, run shipped programs."),
+    "devices": ("stratagem.tools.launch.devices", "List the devices of this machine."),
+    "convert": ("stratagem.tools.launch.convert", "Convert data sets: IDX (MNIST) to TFRecord."),
+    "plan": ("stratagem.tools.launch.capacity", "Plan how many workers and servers a job is worth."),
+    "status": ("stratagem.tools.launch.status", "Show what every task of a cluster is doing."),
+    "bench": (
+        "stratagem.tools.launch.bench",
+        "Compare the strategies on this machine, and say which of them fits.",
+    ),
+    "check": (
+        "stratagem.tools.launch.check",
+        "Try the strategies on these devices: that they train as one does, and how fast.",
+    ),
+    "emit": ("stratagem.tools.launch.emit", "Print what starts a cluster elsewhere: compose, k8s, slurm."),
+}
+"""Name of each command: its module, which has a function of that name, and what the list of commands says."""
+
+
+class _Commands(click.Group):
+    """Finds commands in the table above."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(module), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
+
+@click.group(cls=_Commands)
+@click.version_option(package_name="stratagem")
+def stratagem() -> None:
+    """Distributed training that anyone can switch on."""
+
+
+def main() -> None:
+    """Entry point of the console script: our own errors become a line, not a traceback."""
+    try:
+        stratagem.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(EXIT_INTERRUPTED)
+    except StratagemError as error:
+        click.echo(f"stratagem: {error}", err=True)
+        sys.exit(EXIT_USAGE if isinstance(error, LaunchError | ClusterError) else EXIT_FAILED)

@@ -1,0 +1,121 @@
+"""`stratagem run`: a whole cluster of local processes by one command."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from stratagem import environment
+from stratagem.devices import visible_gpus
+from stratagem.errors import LaunchError
+from stratagem.tools.launch.output import LogFiles
+from stratagem.tools.launch.plan import JobShape, user_command
+from stratagem.tools.launch.policy import Policy, RestartRule
+from stratagem.tools.launch.snapshots import snapshot_directory
+from stratagem.tools.launch.supervisor import Supervisor
+
+_NUMBER = click.IntRange(min=0)
+_AT_LEAST_ONE = click.IntRange(min=1)
+
+
+_EXAMPLE = """\b
+Example:
+  stratagem run --ps 1 --workers 2 train.py --steps 1000"""
+
+
+@click.command(context_settings={"allow_interspersed_args": False}, epilog=_EXAMPLE)
+@click.option("--ps", default=0, metavar="N", type=_NUMBER, help="Parameter servers.  [default: 0]")
+@click.option("--workers", default=1, metavar="N", type=_AT_LEAST_ONE, help="Workers.  [default: 1]")
+@click.option("--evaluator", is_flag=True, help="Add an evaluator beside the cluster.")
+@click.option("--single-client", is_flag=True, help="Run SCRIPT once, as the chief; workers only serve.")
+@click.option(
+    "--allow-import",
+    "allowed",
+    metavar="MODULE",
+    multiple=True,
+    help="With --single-client: module whose functions may make datasets on the workers; they find it where SCRIPT does.",
+)
+@click.option(
+    "--devices-per-worker",
+    metavar="K",
+    type=_AT_LEAST_ONE,
+    help="Devices of each worker: its share of the GPUs, or virtual CPU devices.  [default: all it finds]",
+)
+@click.option(
+    "--max-restarts", default=0, metavar="R", type=_NUMBER, help="Restarts in the whole run.  [default: 0]"
+)
+@click.option(
+    "--restart",
+    "rule",
+    type=click.Choice(["task", "job"]),
+    help="What to restart.  [default: the failed task where there are servers, else the job]",
+)
+@click.option(
+    "--grace",
+    default=2.0,
+    metavar="S",
+    type=click.FloatRange(min=0),
+    help="Seconds that SIGTERM leaves tasks to save.  [default: 2]",
+)
+@click.option(
+    "--log-dir",
+    metavar="D",
+    type=click.Path(path_type=Path),
+    help="Also write each task's output to D/JOB-INDEX.log.",
+)
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(
+    ps: int,
+    workers: int,
+    evaluator: bool,
+    single_client: bool,
+    allowed: tuple[str, ...],
+    devices_per_worker: int | None,
+    max_restarts: int,
+    rule: RestartRule | None,
+    grace: float,
+    log_dir: Path | None,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run SCRIPT on a cluster of local processes, each with its own TF_CONFIG.
+
+    Workers run SCRIPT, and worker 0 is the chief; parameter servers run `stratagem serve`. All end together:
+    when the job is done, when a task fails, on Ctrl-C, on SIGTERM, when the terminal is closed, and when this
+    command itself is killed. Exit codes: 0 done, 1 a task failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM,
+    129 closed terminal.
+    """
+    shape = JobShape(
+        user_command(script, arguments),
+        workers=workers,
+        ps=ps,
+        evaluator=evaluator,
+        single_client=single_client,
+        allowed_imports=allowed,
+        import_directory=str(Path(script).resolve().parent) if allowed else None,
+        devices_per_worker=devices_per_worker,
+        gpus=visible_gpus(environment.current()),
+    )
+    policy = Policy(shape.tasks, shape.servers, max_restarts, rule or ("task" if ps else "job"), grace)
+    sys.exit(run_job(shape, policy, None if log_dir is None else LogFiles(log_dir, shape.tasks)))
+
+
+def run_job(shape: JobShape, policy: Policy | None = None, log_files: LogFiles | None = None) -> int:
+    """Run a job of local processes in the foreground, to its end; the exit code for this command."""
+    if sys.platform != "linux":
+        raise LaunchError(
+            f"a local cluster needs Linux (prctl and /proc), to be sure of ending it; this is {sys.platform}"
+        )
+    with snapshot_directory(shape.ps, environment.current()) as (inherited, snapshots):
+        code = Supervisor(
+            shape,
+            policy or Policy(shape.tasks, shape.servers),
+            inherited=inherited,
+            log_files=log_files,
+            colour=os.isatty(1) and not environment.no_colour(),
+        ).run()
+        if snapshots is not None:
+            snapshots.is_wanted = code != 0
+        return code

@@ -1,0 +1,36 @@
+"""What `stratagem check` tries, and when it says that a strategy is as one device."""
+
+import math
+
+import pytest
+
+from stratagem.tools.checking.cases import ALONE, BY_XLA, MIRRORED, TPU, Case, cases
+from stratagem.tools.checking.trial import TOLERANCE, Found
+
+
+def found(difference: float) -> Found:
+    return Found(2, "cpu", difference, 1.0, None)
+
+
+@pytest.mark.parametrize("difference", [TOLERANCE * 2, math.nan, math.inf])
+def test_what_differs_does_not_agree(difference: float) -> None:
+    assert found(TOLERANCE / 2).agrees
+    assert not found(difference).agrees
+
+
+def test_all_devices_take_part_in_every_case_but_the_reference() -> None:
+    first, *others = cases(8, are_tpus=False)
+    assert first == Case(ALONE)
+    assert {each.devices * each.workers for each in others} == {8}
+    assert Case(BY_XLA, 4, workers=2) in others
+
+
+def test_one_device_is_only_tried_by_itself() -> None:
+    assert list(cases(1, are_tpus=False)) == [Case(ALONE)]
+
+
+def test_tpus_are_one_processs() -> None:
+    found = list(cases(4, are_tpus=True))
+    assert {each.workers for each in found} == {1}
+    assert Case(TPU, 4) in found
+    assert Case(MIRRORED, 4) in found
