@@ -116,7 +116,7 @@ class Elsewhere(Protocol):
     form: "TrainState"
 
     @property
-    def has_pushed(self) -> bool: ...  # noqa: D102  an attribute, see above
+    def has_pushed(self) -> bool: ...
 
     def fetch(self, state: "TrainState") -> "TrainState":
         """All of it, on this host."""

@@ -32,13 +32,13 @@ class Variable(Protocol):
     """What all variables offer, wherever they live."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102  attributes, as of `RemoteVariable`
+    def name(self) -> str: ...
     @property
-    def device(self) -> str: ...  # noqa: D102
+    def device(self) -> str: ...
     @property
-    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    def shape(self) -> tuple[int, ...]: ...
     @property
-    def dtype(self) -> str: ...  # noqa: D102
+    def dtype(self) -> str: ...
 
     def read(self) -> Any:
         """The value now, as an array of the caller's own."""
