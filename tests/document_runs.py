@@ -16,12 +16,19 @@ BACKEND = {"KERAS_BACKEND": "jax"}
 _OF_MAKE = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
 """What make tells commands that are make themselves: a command of a page is to be as if typed."""
 _BINARIES = Path(sys.executable).parent
-# Taken once, as pages run in threads, and pytest changes the environment meanwhile: it writes there which test it runs.
-_ENVIRON = {
-    **{name: value for name, value in os.environ.items() if name not in _OF_MAKE},
-    "PATH": f"{_BINARIES}{os.pathsep}{os.environ['PATH']}",
-    **BACKEND,
-}
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a page's commands, as the tests have set it by now.
+
+    To be called by the thread that runs the tests: pytest writes to its environment which test it runs, and no other thread
+    can read all of it meanwhile.
+    """
+    return {
+        **{name: value for name, value in os.environ.items() if name not in _OF_MAKE},
+        "PATH": f"{_BINARIES}{os.pathsep}{os.environ['PATH']}",
+        **BACKEND,
+    }
 
 
 def prepare(page: str, directory: Path) -> None:
@@ -62,21 +69,22 @@ class Forks:
         return nursery.command(directory, words, environ, SECONDS)
 
 
-def follow(command: Command, directory: Path, forks: Forks | None = None) -> str:
-    """Run a command of a page, and give what it printed.
+def follow(command: Command, directory: Path, environ: Mapping[str, str], forks: Forks | None = None) -> str:
+    """Run a command of a page, and return what it printed.
 
     Args:
         command: The command.
         directory: The page's own.
+        environ: Its `environment`.
         forks: Who forks it; by default it is started, as a reader would.
 
     Raises:
         AssertionError: It did not do what the page promises.
     """
-    done = (forks and forks.run(command, directory, _ENVIRON)) or subprocess.run(
+    done = (forks and forks.run(command, directory, environ)) or subprocess.run(
         ["bash", "-c", _with_these_binaries(command.text)],
         cwd=directory,
-        env=_ENVIRON,
+        env=environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -90,11 +98,11 @@ def follow(command: Command, directory: Path, forks: Forks | None = None) -> str
     return done.stdout + done.stderr
 
 
-def run_page(page: str, directory: Path, forks: Forks | None = None) -> int:
-    """Run all that a page has to run and that README does not, one after the other; how much that was."""
+def run_page(page: str, directory: Path, environ: Mapping[str, str], forks: Forks | None = None) -> int:
+    """Run all commands of a page that are not also in README, one after the other, and return their number."""
     prepare(page, directory)
     own = [command for command in runs_of(page) if alike(command)[0].block.page == page]
-    return len([follow(command, directory, forks) for command in own])
+    return len([follow(command, directory, environ, forks) for command in own])
 
 
 def _with_these_binaries(command: str) -> str:

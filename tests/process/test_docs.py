@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from document_runs import Forks, run_page
+from document_runs import Forks, environment, run_page
 from documents import is_translation, pages, runs_of
 
 PAGES = [page for page in pages() if page.startswith("docs/") and not is_translation(page) and runs_of(page)]
@@ -24,7 +24,10 @@ def ends(
         if isinstance(item, pytest.Function) and item.module is request.module and hasattr(item, "callspec")
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {page: pool.submit(run_page, page, tmp_path_factory.mktemp("page"), forks) for page in asked}
+        yield {
+            page: pool.submit(run_page, page, tmp_path_factory.mktemp("page"), environment(), forks)
+            for page in asked
+        }
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -41,5 +44,5 @@ def test_compiled_programs_are_shared(tmp_path: Path, monkeypatch: pytest.Monkey
     """Without it, running every page takes minutes more."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
     (tmp_path / "page").mkdir()
-    run_page("docs/strategies/one_device.md", tmp_path / "page")
+    run_page("docs/strategies/one_device.md", tmp_path / "page", environment())
     assert list((tmp_path / "compiled").iterdir())

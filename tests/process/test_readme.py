@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from document_runs import follow, prepare
+from document_runs import environment, follow, prepare
 from documents import EXAMPLES, ROOT, read_blocks, runs_of
 
 README = (ROOT / "README.md").read_text()
@@ -29,7 +29,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Printed:
 
     @cache
     def output(command: str) -> str:
-        return follow(RUNS[command], directory)
+        return follow(RUNS[command], directory, environment())
 
     return output
 
