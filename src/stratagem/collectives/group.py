@@ -189,16 +189,27 @@ class Group:
                 sum_in_order([each[index].reshape(-1) for each in found], total.reshape(-1))
             return sums
 
-    def all_gather(self, arrays: Sequence[Any]) -> list[list[Array]]:
-        """Every worker's arrays, in the order of the workers; they need not have the same shapes."""
+    @contextmanager
+    def gathered(self, arrays: Sequence[Any]) -> Iterator[list[Sequence[Array]]]:
+        """Every worker's arrays, in the order of the workers; they need not have the same shapes.
+
+        For use in a `with`, until whose end they hold good: some lie in the memory of other workers.
+        """
         own = [np.asarray(array) for array in arrays]
         if self._exchange is None:
-            return [own]
-        with self._one_at_a_time, self._exchange.operation(_GATHER):
-            swapped = self._exchange.swap(lambda worker, channel: own)
+            yield [own]
+            return
+        with self._one_at_a_time:
+            with self._exchange.operation(_GATHER):
+                swapped = self._exchange.swap(lambda worker, channel: own)
+            yield [own if worker == self.index else swapped.tensors[worker] for worker in range(self.count)]
+
+    def all_gather(self, arrays: Sequence[Any]) -> list[list[Array]]:
+        """Every worker's arrays, in the order of the workers; they need not have the same shapes."""
+        with self.gathered(arrays) as parts:
             return [
-                own if worker == self.index else [np.array(tensor) for tensor in swapped.tensors[worker]]
-                for worker in range(self.count)
+                list(part) if worker == self.index else [np.array(tensor) for tensor in part]
+                for worker, part in enumerate(parts)
             ]
 
     def broadcast(self, arrays: Sequence[Any], root: int = 0) -> list[Array]:

@@ -16,7 +16,6 @@ from stratagem.devices.placing import put
 from stratagem.engines import gloo
 from stratagem.engines.global_mesh import WORKER_AXIS, GlobalMesh
 from stratagem.engines.group_workers import GroupWorkers
-from stratagem.engines.mesh_engine import MeshEngine
 from stratagem.engines.own_address import own_address
 from stratagem.engines.replicas import REPLICA_AXIS, Replicas
 from stratagem.engines.steps_under_way import StepsUnderWay
@@ -27,19 +26,18 @@ _NEVER: Final = 10 * 365 * 24 * 3600
 """Seconds. When its time is up, JAX ends the process from C++; that a worker is lost is for the group to find."""
 
 
-def mesh_engine(
-    workers: GroupWorkers,
-    options: GroupOptions,
-    replicas: Callable[[], Replicas],
-    shards_state: bool = False,
-) -> MeshEngine:
+def connect_devices(
+    workers: GroupWorkers, options: GroupOptions, replicas: Callable[[], Replicas]
+) -> tuple[Replicas, StepsUnderWay]:
     """Start `jax.distributed` on every worker, for steps over the devices of all of them.
 
     Args:
         workers: The workers.
         options: How long they wait for each other.
-        replicas: Tells the devices of this one, once JAX knows of the others'.
-        shards_state: Whether each device keeps and updates its part of the optimizer's state only.
+        replicas: Finds the devices of this one, once JAX knows of the others'.
+
+    Returns:
+        The devices of this worker, and what runs steps that wait for other workers inside XLA.
 
     Raises:
         StrategyError: JAX has been used already: then it is too late. Or the workers' devices do not go together.
@@ -55,7 +53,7 @@ def mesh_engine(
     under_way.run(partial(_start, workers))
     own = replicas()
     under_way.run(partial(_connect, workers, own))
-    return MeshEngine(own, workers, under_way, shards_state)
+    return own, under_way
 
 
 def _start(workers: GroupWorkers) -> None:

@@ -111,7 +111,9 @@ class MirroredEngine(LocalEngine):
         return program
 
 
-def training_program(step: Callable[..., Any], whole: Sharding, shards: Mesh | None) -> Any:
+def training_program(
+    step: Callable[..., Any], whole: Sharding, shards: Mesh | None, static_argnames: str | None = None
+) -> Any:
     """A step as one compiled program, which takes over the memory of the state that it is given.
 
     Args:
@@ -119,16 +121,17 @@ def training_program(step: Callable[..., Any], whole: Sharding, shards: Mesh | N
         whole: How what it makes lies on the devices.
         shards: The devices among which the optimizer's state is shared out, if it is: then what its parts make of the
             parameters is gathered.
+        static_argnames: The argument that is not an array, if there is one.
     """
     if shards is None:
-        return jax.jit(step, donate_argnums=0, out_shardings=whole)
+        return jax.jit(step, donate_argnums=0, out_shardings=whole, static_argnames=static_argnames)
 
-    def in_pieces(state: TrainState, *args: Any) -> tuple[TrainState, Metrics]:
-        after, metrics = step(state, *args)
+    def in_pieces(state: TrainState, *args: Any, **static: Any) -> tuple[TrainState, Metrics]:
+        after, metrics = step(state, *args, **static)
         after = jax.lax.with_sharding_constraint(after, optimizer_in_pieces(after, shards))
         return after, jax.lax.with_sharding_constraint(metrics, jax.tree.map(lambda _: whole, metrics))
 
-    return jax.jit(in_pieces, donate_argnums=0)
+    return jax.jit(in_pieces, donate_argnums=0, static_argnames=static_argnames)
 
 
 class CentralEngine(LocalEngine):

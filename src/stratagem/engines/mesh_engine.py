@@ -14,11 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
 from stratagem.devices.placing import gathered, local_copy, put
-from stratagem.engines.contributions import nothing
+from stratagem.engines.contributions import Contribute, contributor
 from stratagem.engines.engine import Step
 from stratagem.engines.forms import MetricForms, all_alike, doings, form_of, part_form
 from stratagem.engines.global_mesh import GlobalMesh
@@ -26,7 +27,6 @@ from stratagem.engines.group_workers import GroupWorkers
 from stratagem.engines.mesh_programs import MeshPrograms
 from stratagem.engines.pieces import optimizer_in_pieces
 from stratagem.engines.replicas import Replicas
-from stratagem.engines.rows import count_rows
 from stratagem.engines.steps_under_way import StepsUnderWay
 from stratagem.waist import Metrics, Trainable, TrainState
 
@@ -46,7 +46,11 @@ class MeshEngine:
     is_elsewhere = False
 
     def __init__(
-        self, replicas: Replicas, workers: GroupWorkers, under_way: StepsUnderWay, shards_state: bool
+        self,
+        replicas: Replicas,
+        workers: GroupWorkers,
+        under_way: StepsUnderWay,
+        shards_state: bool = False,
     ) -> None:
         self.replicas = replicas
         self._workers = workers
@@ -62,17 +66,14 @@ class MeshEngine:
         """
         whole = jax.tree.map(lambda _: self._mesh.whole, state)
         places = whole if self._shards is None else optimizer_in_pieces(state, self._shards)
-        laid_out: TrainState = jax.tree.map(_laid_over, state, places)
-        if state.recipe.workers is self._workers:
-            return laid_out
-        return replace(laid_out, recipe=replace(state.recipe, workers=self._workers))
+        return lay_over(state, places, self._workers)
 
     def build(self, trainable: Trainable) -> Step:
         """The step, which takes over the memory of the state that it is given."""
         forms = MetricForms(self._workers)
         programs = MeshPrograms(trainable, self._mesh, self._packs, self._shards)
         even = _Even(programs, forms)
-        uneven = _Uneven(programs, self.replicas, self._workers.index, forms)
+        uneven = _Uneven(programs, contributor(trainable, self.replicas, self._workers), self.replicas)
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             if all_alike(doings(self._workers, part_form(batch))):
@@ -83,6 +84,14 @@ class MeshEngine:
             return self._under_way.begin(prepared, state, batch)
 
         return step
+
+
+def lay_over(state: TrainState, places: TrainState, workers: GroupWorkers) -> TrainState:
+    """Put each array of a state where it belongs on the devices of all workers, who train it together."""
+    laid_out: TrainState = jax.tree.map(_laid_over, state, places)
+    if state.recipe.workers is workers:
+        return laid_out
+    return replace(laid_out, recipe=replace(state.recipe, workers=workers))
 
 
 def _laid_over(leaf: Any, place: NamedSharding) -> jax.Array:
@@ -125,42 +134,29 @@ class _Even:
 
 
 class _Uneven:
-    """The step where workers' parts of a batch differ.
+    """The step where workers' parts of a batch differ: each computes by itself, and one program sums and updates.
 
     Args:
         programs: The compiled programs of the model.
+        contribute: Computes what this worker contributes.
         replicas: The devices of this worker.
-        index: Which worker it is.
-        forms: What the workers know of each other's metrics.
     """
 
-    def __init__(self, programs: MeshPrograms, replicas: Replicas, index: int, forms: MetricForms) -> None:
+    def __init__(self, programs: MeshPrograms, contribute: Contribute, replicas: Replicas) -> None:
         self._programs = programs
         self._mesh = programs.mesh
-        self._replicas = replicas
-        self._forms = forms
-        self._compute = programs.computing(replicas, index)
+        self._contribute = contribute
+        self._lifted = jax.jit(
+            lambda arrays: [jnp.asarray(each)[None] for each in arrays], out_shardings=replicas.whole
+        )
         self._update: Callable[..., tuple[TrainState, Metrics]] | None = None
 
     def prepared(self, state: TrainState, batch: Any) -> Step:
         """The step for such a batch: what this worker has computed of it, and how it becomes an update."""
-        rows = count_rows(batch, of_nothing=0)
-        seen = self._mesh.local(gathered(self._programs.seen(state)))
-        if rows:
-            shared, own, metrics = self._compute(seen, batch, np.float32(rows))
-        else:
-            shared, own, metrics = nothing(seen)
-            shared = [each[None] for each in shared]
-        shapes = self._forms.agreed(
-            {name: list(metric.shape[1:]) for name, metric in metrics.items()} if rows else None
-        )
-        told = {
-            name: metrics[name] if rows else np.zeros((1, *shape), np.float32)
-            for name, shape in shapes.items()
-        }
-        parts = self._mesh.stack(self._replicas.replicate((shared, told, np.full(1, rows, np.float32))))
+        arrays, own, names = self._contribute(self._mesh.local(gathered(self._programs.seen(state))), batch)
+        parts = self._mesh.stack(self._lifted(arrays))
         own = self._mesh.widen(own)
         if self._update is None:
-            self._update = self._programs.uneven.lower(state, parts, own).compile()
+            self._update = self._programs.uneven.lower(state, parts, own, names=names).compile()
         update = self._update
         return lambda state, _: update(state, parts, own)

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from stratagem.engines.contributions import contribution, updated, wide
+from stratagem.engines.contributions import contribution, seen, updated, updated_by, wide
 from stratagem.engines.engine import training_program
 from stratagem.engines.global_mesh import WORKER_AXIS, GlobalMesh
-from stratagem.engines.replicas import Replicas
-from stratagem.waist import Metrics, Trainable, TrainState
+from stratagem.waist import Arrays, Metrics, Trainable, TrainState
 
 _EVERYWHERE, _OF_WORKER = PartitionSpec(), PartitionSpec(WORKER_AXIS)
 
@@ -29,7 +28,8 @@ class MeshPrograms:
 
     Attributes:
         even: `even(state, batch, numbers)`: compute worker by worker, sum over all, update everywhere.
-        uneven: `uneven(state, parts, own)`: sum what each worker has computed by itself, update everywhere.
+        uneven: `uneven(state, parts, own, names=names)`: sum what each worker has contributed, with the names of its metrics,
+            and update everywhere.
     """
 
     def __init__(self, trainable: Trainable, mesh: GlobalMesh, packs: bool, shards: Mesh | None) -> None:
@@ -37,25 +37,15 @@ class MeshPrograms:
         self._trainable = trainable
         self._packs = packs
         self.even = training_program(self._even, mesh.whole, shards)
-        self.uneven = training_program(self._uneven, mesh.whole, shards)
+        self.uneven = training_program(self._uneven, mesh.whole, shards, static_argnames="names")
 
     def seen(self, state: TrainState) -> TrainState:
-        """What of a state is looked at to compute gradients."""
-        read = state.flat_opt_state if self._trainable.reads_optimizer else []
-        return TrainState(state.flat_params, read, state.flat_state, None, state.step, state.recipe)
-
-    def computing(self, replicas: Replicas, index: int) -> Any:
-        """`compute(seen, batch, rows)`: what one worker computes of its share, as the parts that `uneven` takes."""
-
-        def compute(seen: TrainState, batch: Any, rows: Any) -> Any:
-            shared, own, metrics = contribution(self._trainable, seen, batch, rows, index)
-            return [each[None] for each in shared], own, {name: each[None] for name, each in metrics.items()}
-
-        return jax.jit(compute, out_shardings=replicas.whole)
+        """Return the part of a state that computing gradients reads."""
+        return seen(self._trainable, state)
 
     def _even(self, state: TrainState, batch: Any, numbers: jax.Array) -> tuple[TrainState, Metrics]:
-        def sums(seen: TrainState, batch: Any, number: jax.Array) -> Any:
-            shared, own, metrics = contribution(self._trainable, seen, batch, 1.0, number[0])
+        def sums(state: TrainState, batch: Any, number: jax.Array) -> Any:
+            shared, own, metrics = contribution(self._trainable, state, batch, 1.0, number[0])
             shared, metrics = self._summed((shared, metrics))
             return shared, own, metrics
 
@@ -64,12 +54,14 @@ class MeshPrograms:
         shared, own, metrics = by_worker(self.seen(state), batch, numbers)
         return updated(self._trainable, state, shared, float(self.mesh.workers), own, metrics)
 
-    def _uneven(self, state: TrainState, parts: Any, own: Any) -> tuple[TrainState, Metrics]:
+    def _uneven(
+        self, state: TrainState, parts: Any, own: Arrays, names: Sequence[str]
+    ) -> tuple[TrainState, Metrics]:
         def sums(parts: Any) -> Any:
-            return self._summed(jax.tree.map(lambda part: part[0], parts))
+            return self._summed([part[0] for part in parts])
 
-        shared, metrics, rows = self._by_worker(sums, (_OF_WORKER,))(parts)
-        return updated(self._trainable, state, shared, rows, own, metrics)
+        totals = self._by_worker(sums, (_OF_WORKER,))(parts)
+        return updated_by(self._trainable, state, totals, own, names)
 
     def _by_worker(self, function: Callable[..., Any], places: tuple[Any, ...]) -> Callable[..., Any]:
         """A function that each worker computes by itself, on all its devices, and whose results are not in parts."""

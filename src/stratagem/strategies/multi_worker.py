@@ -7,13 +7,15 @@ from typing import Literal, cast, get_args
 from stratagem.cluster import ClusterConfig
 from stratagem.collectives import GroupOptions
 from stratagem.devices import share_host, visible_gpus
-from stratagem.engines.distributed import mesh_engine
+from stratagem.engines.distributed import connect_devices
 from stratagem.engines.engine import Engine, MirroredEngine
 from stratagem.engines.evaluator import evaluator_parts, is_evaluator
 from stratagem.engines.group_workers import GroupWorkers
+from stratagem.engines.mesh_engine import MeshEngine
 from stratagem.engines.multi_worker_engine import MultiWorkerEngine
 from stratagem.engines.own_task import ClusterLike, worker_tasks
 from stratagem.engines.replicas import Replicas
+from stratagem.engines.sharded_state_engine import ShardedStateEngine
 from stratagem.engines.workers import Alone, Workers
 from stratagem.environment import current
 from stratagem.errors import StrategyError
@@ -104,25 +106,25 @@ def _together(
     share_host(config)
     server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
     workers = GroupWorkers(config, server, options)
-    chosen, why = _choose(communication, workers, shard_state)
+    chosen, why = _choose(communication, workers)
     _log.info("MultiWorkerMirroredStrategy: communication %s, %s", chosen, why)
     find = partial(Replicas.named, None)
-    engine = (
-        MultiWorkerEngine(find(), workers)
-        if chosen == "shm"
-        else mesh_engine(workers, options, find, shard_state)
-    )
+    engine: Engine
+    if chosen == "shm" and not shard_state:
+        engine = MultiWorkerEngine(find(), workers)
+    else:
+        replicas, under_way = connect_devices(workers, options, find)
+        engine = (
+            ShardedStateEngine(replicas, workers, under_way)
+            if chosen == "shm"
+            else MeshEngine(replicas, workers, under_way, shard_state)
+        )
     server.announce_devices()
     return engine, workers
 
 
-def _choose(communication: Communication, workers: GroupWorkers, shard_state: bool) -> tuple[str, str]:
+def _choose(communication: Communication, workers: GroupWorkers) -> tuple[str, str]:
     if communication != "auto":
-        if communication == "shm" and shard_state:
-            raise StrategyError(
-                "shard_state=True is for XLA's communication, which gathers the parameters in the step itself: use 'ring', "
-                "'nccl' or 'auto' rather than 'shm'"
-            )
         if communication == "shm" and not workers.are_on_one_host():
             raise StrategyError(
                 "communication='shm' needs all workers on one host, and shared memory not turned off (STRATAGEM_SHM); not "
@@ -131,8 +133,6 @@ def _choose(communication: Communication, workers: GroupWorkers, shard_state: bo
         return communication, "as asked for"
     if visible_gpus(current()):
         return "nccl", "since there are GPUs"
-    if shard_state:
-        return "ring", "since the optimizer's state is to be shared out"
     if workers.are_on_one_host():
         return "shm", "since all workers are on this host"
     return "ring", "since the workers are on several hosts without GPUs"

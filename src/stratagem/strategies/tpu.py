@@ -10,10 +10,11 @@ from stratagem.cluster.sources.base_port import BASE_PORT
 from stratagem.cluster.sources.integers import read_variable
 from stratagem.collectives import GroupOptions
 from stratagem.devices import guard_collectives, list_devices
-from stratagem.engines.distributed import mesh_engine
+from stratagem.engines.distributed import connect_devices
 from stratagem.engines.engine import Engine, MirroredEngine
 from stratagem.engines.evaluator import evaluator_parts, is_evaluator
 from stratagem.engines.group_workers import GroupWorkers
+from stratagem.engines.mesh_engine import MeshEngine
 from stratagem.engines.own_task import worker_tasks
 from stratagem.engines.replicas import Replicas
 from stratagem.engines.workers import Alone, Workers
@@ -59,9 +60,9 @@ def _parts(config: ClusterConfig | None) -> tuple[Engine, Workers]:
     server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
     workers = GroupWorkers(config, server, options)
     _log.info("TPUStrategy: worker %d of %d, from %s", workers.index, workers.count, config.source)
-    engine = mesh_engine(workers, options, _replicas)
+    replicas, under_way = connect_devices(workers, options, _replicas)
     server.announce_devices()
-    return engine, workers
+    return MeshEngine(replicas, workers, under_way), workers
 
 
 def tpu_hosts(environ: Mapping[str, str]) -> ClusterConfig | None:

@@ -33,7 +33,7 @@ def loss_fn(params, batch):
     return jnp.mean((jnp.tanh(features @ params["w1"] + params["b1"]) @ params["w2"] + params["b2"] - wanted) ** 2)
 
 def trained(strategy, optimizer):
-    state, step = strategy.init(initial(), optimizer), strategy.train_step(loss_fn)
+    state, step = strategy.init(initial(), optimizer, ema_decay=0.9), strategy.train_step(loss_fn)
     for batch in strategy.distribute(batches):
         state, _ = step(state, batch)
     return state
@@ -41,15 +41,11 @@ def trained(strategy, optimizer):
 def held(state):
     return sum(shard.data.nbytes for leaf in state.flat_opt_state for shard in leaf.addressable_shards)
 """
-SHARDED = """
-for name, optimizer in OPTIMIZERS.items():
-    expected, state = trained(whole, optimizer), trained(shards, optimizer)
-    found, expected_found = shards.fetch(state), whole.fetch(expected)
-    for what in ("params", "opt_state"):
-        for one, other in zip(*(jax.tree.leaves(getattr(each, what)) for each in (found, expected_found))):
-            scale = max(np.abs(other).max(), 1e-30)
-            assert np.abs(one - other).max() <= 2e-6 * scale, (name, what, np.abs(one - other).max() / scale)
-    print(name, "holds", held(state), "of", held(expected))
+DIFFERENCE = """
+def difference(state, other):
+    state, other = ([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(each)] for each in (state, other))
+    state, other = (np.concatenate([np.zeros(0), *each]) for each in (state, other))
+    return np.linalg.norm(state - other) / max(np.linalg.norm(other), 1e-30)
 """
 
 
@@ -59,50 +55,86 @@ def parts_held(out: str) -> dict[str, tuple[int, int]]:
     }
 
 
+def bytes_held(out: str) -> dict[str, int]:
+    return {name: int(size) for name, size in re.findall(r"(\w+) holds (\d+)", out)}
+
+
 def test_devices_of_one_process_share_out_the_state_of_an_optimizer(
     nursery: Nursery, script: ScriptWriter
 ) -> None:
     path = script(f"""
+{DIFFERENCE}
 whole, shards = sg.MirroredStrategy(), sg.MirroredStrategy(shard_state=True)
-{SHARDED}""")
-    found = parts_held(nursery.said(path))
-    assert found["sgd"] == (0, 0)
+for name, optimizer in OPTIMIZERS.items():
+    expected, state = trained(whole, optimizer), trained(shards, optimizer)
+    values, expected_values = shards.fetch(state), whole.fetch(expected)
+    assert difference(values.params, expected_values.params) < 1e-6, name
+    assert difference(values.opt_state, expected_values.opt_state) < 1e-6, name
+    print(name, "holds", held(state), "of", held(expected))
+""")
+    parts = parts_held(nursery.said(path))
+    assert parts["sgd"] == (0, 0)
     for name in ("momentum", "adam"):
-        part, whole = found[name]  # on four devices
+        part, whole = parts[name]  # on four devices
         assert part <= whole / 4 + 4 * SMALL, name
 
 
+# On three devices and more, gloo adds up in another order than XLA does without it.
+@pytest.mark.parametrize(("communication", "devices", "tolerance"), [("shm", 2, 0.0), ("ring", 4, 1e-6)])
 def test_processes_share_it_out_and_a_checkpoint_has_all_of_it(
-    nursery: Nursery, script: ScriptWriter
+    nursery: Nursery, script: ScriptWriter, communication: str, devices: int, tolerance: float
 ) -> None:
     path = script(f"""
 from pathlib import Path
 
-shards = sg.MultiWorkerMirroredStrategy(shard_state=True)
-whole = sg.OneDeviceStrategy()
-{SHARDED}
+{DIFFERENCE}
+shards_state = sys.argv[1] == "in parts"
+strategy = sg.MultiWorkerMirroredStrategy(communication="{communication}", shard_state=shards_state)
+file = Path(__file__).with_name("whole.npz")
+expected = {{}} if not shards_state else dict(np.load(file))
+values = {{}}
+for name, optimizer in OPTIMIZERS.items():
+    state = trained(strategy, optimizer)
+    fetched = strategy.fetch(state)
+    for what in ("params", "opt_state", "ema"):
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(getattr(fetched, what))]
+        values |= {{f"{{name}} {{what}} {{number}}": leaf for number, leaf in enumerate(leaves)}}
+        wanted = [leaf for key, leaf in expected.items() if key.startswith(f"{{name}} {{what}} ")]
+        if shards_state:
+            assert len(leaves) == len(wanted) and difference(leaves, wanted) <= {tolerance}, (name, what)
+    print(name, "holds", held(state))
+if not shards_state:
+    if strategy.is_chief:
+        np.savez(file, **values)
+    sys.exit()
 saved = sg.Checkpointer(Path(__file__).with_name("saved"))
 saved.save(state)
 saved.close()
-likes = shards.init(initial(), OPTIMIZERS["adam"]), whole.init(initial(), OPTIMIZERS["adam"])
-for strategy, like in zip((shards, whole), likes):
-    if strategy is shards or shards.is_chief:
+alone = sg.OneDeviceStrategy()
+for other in (strategy, alone):
+    like = other.init(initial(), OPTIMIZERS["adam"], ema_decay=0.9)
+    if other is strategy or strategy.is_chief:
         with sg.Checkpointer(Path(__file__).with_name("saved")) as checkpoints:
             back = checkpoints.restore(like=like)
-        for one, other in zip(jax.tree.leaves(strategy.fetch(back)), jax.tree.leaves(found)):
-            np.testing.assert_array_equal(one, other)
+        for one, same in zip(jax.tree.leaves(other.fetch(back)), jax.tree.leaves(fetched), strict=True):
+            np.testing.assert_array_equal(one, same)
 print("the same again")
-shards.close()
+strategy.close()
 """)
-    out = nursery.said(*RUN, path)
+    path.write_text(path.read_text().replace("virtual_devices=4", f"virtual_devices={devices}"))
+    whole = bytes_held(nursery.said(*RUN, path, "whole"))
+    out = nursery.said(*RUN, path, "in parts")
     assert out.count("the same again") == 2
-    for name, (part, whole) in parts_held(out).items():
-        assert part <= whole / 2 + 4 * SMALL, f"{name}: four of eight devices have an eighth each"
+    for name, part in bytes_held(out).items():
+        assert part <= whole[name] / (2 * devices) + devices * SMALL, name
 
 
-def test_a_state_in_parts_is_for_all_workers_to_fetch(nursery: Nursery, script: ScriptWriter) -> None:
-    path = script("""
-        strategy = sg.MultiWorkerMirroredStrategy(shard_state=True)
+@pytest.mark.parametrize("communication", ["shm", "ring"])
+def test_a_state_in_parts_is_for_all_workers_to_fetch(
+    nursery: Nursery, script: ScriptWriter, communication: str
+) -> None:
+    path = script(f"""
+        strategy = sg.MultiWorkerMirroredStrategy(communication="{communication}", shard_state=True)
         state, step = strategy.init(initial(), optax.adam(0.1)), strategy.train_step(loss_fn)
         for batch in strategy.distribute(batches):
             state, _ = step(state, batch)
@@ -113,14 +145,6 @@ def test_a_state_in_parts_is_for_all_workers_to_fetch(nursery: Nursery, script: 
     assert done.returncode == 1
     wanted = "worker 0 fetches or saves a state of which each worker has a part .* call strategy.fetch .* on every worker"
     assert re.search(wanted, done.stderr), done.stderr
-
-
-def test_shared_memory_does_not_share_out(nursery: Nursery, script: ScriptWriter) -> None:
-    path = script("""
-        sg.MultiWorkerMirroredStrategy(communication="shm", shard_state=True)
-    """)
-    done = nursery.outcome(*RUN, path)
-    assert "shard_state=True is for XLA's communication" in done.stderr
 
 
 def test_metrics_are_an_ordinary_dictionary_to_whoever_looks(nursery: Nursery, script: ScriptWriter) -> None:
