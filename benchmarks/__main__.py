@@ -2,7 +2,8 @@
 
     python -m benchmarks [--rounds N] [--only strategies] [--race "one device"] [--to benchmarks/RESULTS.md] [--again]
 
-The figures go to a JSON file beside it. `--again` writes the file from those, without measuring anything: for a reason
+The figures go to a JSON file beside it. With `--only`, those of the other benchmarks stay as they were measured last, if
+the versions are the same. `--again` writes the file from those, without measuring anything: for a reason
 that was written down after the run (benchmarks/results/reasons.toml).
 """
 
@@ -55,20 +56,35 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, figures: Path) -> dict[str, Any]:
+    """Run the benchmarks that are wanted, and return their results, with those of the others that are still valid."""
     wanted = [program for program in PROGRAMS if options.only is None or program.name in options.only]
     results: dict[str, Any] = {
-        "begun": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": os.environ.get("BENCHMARK_COMMAND") or "python -m benchmarks " + shlex.join(sys.argv[1:]),
         "machine": machine(),
         "versions": versions(),
         "programs": [],
     }
+    command = os.environ.get("BENCHMARK_COMMAND") or "python -m benchmarks " + shlex.join(sys.argv[1:])
+    by_name = {} if options.only is None else last(figures, results["versions"])
     for program in wanted:
         print(f"{program.title}:", file=sys.stderr)
-        results["programs"].append(run(program, options.rounds, options.race))
+        begun = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        result = run(program, options.rounds, options.race)
+        by_name[program.name] = {**result, "begun": begun, "command": command}
+        results["programs"] = [by_name[each.name] for each in PROGRAMS if each.name in by_name]
         # Each at once: what was measured in half an hour is not lost with what comes after it.
         figures.write_text(json.dumps(results, indent=1) + "\n")
     return results
+
+
+def last(figures: Path, versions: dict[str, str]) -> dict[str, Any]:
+    """Return the results that are there, by program; none if they were measured with other versions."""
+    if not figures.exists():
+        return {}
+    results = json.loads(figures.read_text())
+    if results["versions"] != versions:
+        print(f"{figures} has results of other versions: they are not kept", file=sys.stderr)
+        return {}
+    return {each["program"]: each for each in results["programs"]}
 
 
 if __name__ == "__main__":

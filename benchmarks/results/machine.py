@@ -43,7 +43,7 @@ def available_memory() -> int:
 def _version(names: tuple[str, ...]) -> str:
     for name in names:
         try:
-            return version(name)
+            return version(name).partition("+")[0]  # who built it does not matter
         except PackageNotFoundError:
             continue
     return "not installed"

@@ -81,7 +81,13 @@ def _surroundings(results: dict[str, Any]) -> str:
         for each in results["programs"]
     ]
     rows = [
-        [each["program"], f"{each['seconds'] / 60:.1f}", f"{each['load before']:.1f}"]
+        [
+            each["program"],
+            each["begun"],
+            f"`{each['command']}`",
+            f"{each['seconds'] / 60:.1f}",
+            f"{each['load before']:.1f}",
+        ]
         for each in results["programs"]
     ]
     return "\n\n".join(
@@ -89,9 +95,8 @@ def _surroundings(results: dict[str, Any]) -> str:
             "## Where and how",
             _table(["", ""], ([name, value] for name, value in results["machine"].items())),
             _table(["", "version"], ([name, value] for name, value in results["versions"].items())),
-            f"Begun {results['begun']}, by `{results['command']}`, which runs",
             "```\n" + "\n".join(commands) + "\n```",
-            _table(["program", "minutes", "load before"], rows),
+            _table(["program", "begun", "by", "minutes", "load before"], rows),
         ]
     )
 

@@ -1,10 +1,12 @@
 """The report of `make bench-peers`: every figure has its place, and what was missed has its reason."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import last
 from benchmarks.results.markdown import report
 from benchmarks.results.reasons import Reasons
 
@@ -43,10 +45,10 @@ def results(program: str, figures: Any) -> dict[str, Any]:
         "load before": 0.1,
         "seconds": 90.0,
         "exit code": 0,
-    }
-    return {
         "begun": "2030-01-01 00:00 UTC",
         "command": "make bench-peers",
+    }
+    return {
         "machine": {"cores": "2", "processor": "a model"},
         "versions": {"Python": "3.11", "JAX": "0.10"},
         "programs": [{**ran, "figures": figures} if figures is not None else {**ran, "exit code": 1}],
@@ -173,3 +175,14 @@ def test_a_program_that_failed_is_told(reasons: Reasons) -> None:
 
 def test_the_reasons_that_are_written_down_can_be_read() -> None:
     assert "No reason" in Reasons().why("wire", "no such case", "none")
+
+
+def test_results_of_other_versions_are_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "figures.json"
+    assert last(file, {"JAX": "0.10"}) == {}
+    of_all = results("wire", None)
+    file.write_text(json.dumps(of_all))
+    assert last(file, of_all["versions"]) == {"wire": of_all["programs"][0]}
+    assert not capsys.readouterr().err
+    assert last(file, {**of_all["versions"], "JAX": "0.11"}) == {}
+    assert "of other versions" in capsys.readouterr().err
