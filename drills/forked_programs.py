@@ -24,7 +24,7 @@ from drills.processes import fork
 from stratagem.tools.launch import keeper
 
 _KEEPER = ["-I", "-S", keeper.__file__]
-_INSPECTION = "from stratagem.runtime.programs.inspection import "
+_INSPECTION = "from stratagem.runtime.programs.inspector import "
 _SET_AFTERWARDS: dict[str, Callable[[str], Any]] = {"JAX_PLATFORMS": str, "JAX_NUM_CPU_DEVICES": int}
 """Variables that JAX reads when it is imported, and that count if they are set before it looks for devices."""
 _NAME = Path("/proc/self/comm")

@@ -460,7 +460,7 @@ def import_everything(modules: Sequence[str]) -> None:
         "stratagem.tools.launch.serve",
         "stratagem.tools.launch.status",
         "stratagem.parameters.service",
-        "stratagem.runtime.programs.inspection",
+        "stratagem.runtime.programs.inspector",
         "stratagem.strategies.parameter_server",
     ):
         importlib.import_module(module)

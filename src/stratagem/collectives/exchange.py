@@ -15,9 +15,8 @@ from stratagem.collectives.tickets import Operation, Ticket
 from stratagem.errors import RemoteError
 from stratagem.runtime.wire import Reply, Request
 from stratagem.runtime.wire.arrays import Array
-from stratagem.runtime.wire.channels import Channel, Message, in_place
-from stratagem.runtime.wire.deadlines import Stall
-from stratagem.runtime.wire.waiting import LOG_EVERY
+from stratagem.runtime.wire.channels import Channel, Message, without_lease
+from stratagem.runtime.wire.waiting import LOG_EVERY, Stall
 
 _log = logging.getLogger("stratagem")
 _AT_ONCE: Final = 32 << 10
@@ -162,7 +161,7 @@ class Exchange:
             )
         self._is_quick = time.monotonic() - began < _QUICK_SECONDS
         try:
-            return channel.receive(self._stall, self._stall, borrow=in_place)
+            return channel.receive(self._stall, self._stall, borrow=without_lease)
         except RemoteError as error:
             self._broken(worker, error)
 

@@ -14,7 +14,7 @@ from stratagem.errors import (
     WorkerLost,
 )
 from stratagem.runtime.wire import Fields
-from stratagem.runtime.wire.failures import first_line
+from stratagem.runtime.wire.error_translation import first_line
 
 _log = logging.getLogger("stratagem")
 

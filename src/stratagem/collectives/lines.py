@@ -70,7 +70,7 @@ class Lines:
                 f"worker {worker} of generation {generation} is not the one that {self._members.tasks[self._members.index]} "
                 "has met. All workers must be started again together"
             )
-        return Reply(keep=partial(self._keep, (worker, turn)))
+        return Reply(take_over=partial(self._keep, (worker, turn)))
 
     def _keep(self, place: tuple[int, int], channel: Channel) -> None:
         with self._bonds.changed:

@@ -15,8 +15,7 @@ from stratagem.errors import (
     UnknownCall,
 )
 from stratagem.runtime.wire import Fields
-from stratagem.runtime.wire.deadlines import Deadline
-from stratagem.runtime.wire.waiting import WaitingLog, back_off
+from stratagem.runtime.wire.waiting import Deadline, WaitingLog, back_off
 
 _log = logging.getLogger("stratagem")
 _MORE_TO_SAY = 0.01

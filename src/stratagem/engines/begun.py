@@ -3,17 +3,18 @@
 import operator
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from stratagem.runtime.daemon_work import DAEMON_WORK
+from stratagem.runtime.exits import DAEMON_WORK
+from stratagem.runtime.fan_out import RunningCall
 
 T = TypeVar("T")
 
 
-class Begun(Generic[T]):
+class Begun(RunningCall[T]):
     """A call under way; its thread does not keep the process from ending.
 
     Args:
@@ -30,7 +31,6 @@ class Begun(Generic[T]):
         self._thread.start()
 
     def result(self) -> T:
-        """What it returns, once it is over; or raises what it raised."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from stratagem.errors import DeadlineExceeded, TaskLost, TaskUnreachable, UnknownCall
 from stratagem.runtime import Server
 from stratagem.runtime.wire import Reply, Request
-from stratagem.runtime.wire.failures import first_line
+from stratagem.runtime.wire.error_translation import first_line
 from stratagem.runtime.wire.waiting import WaitingLog
 
 _log = logging.getLogger("stratagem")

@@ -9,9 +9,8 @@ from typing import Any
 
 from stratagem.errors import StratagemError, TaskLost
 from stratagem.runtime import RemoteFunction, RemoteVariable, Session
-from stratagem.runtime.losses import is_lost
-from stratagem.runtime.wire.deadlines import Deadline
-from stratagem.runtime.wire.waiting import LOG_EVERY, WaitingLog
+from stratagem.runtime.peers import is_lost
+from stratagem.runtime.wire.waiting import LOG_EVERY, Deadline, WaitingLog
 
 _log = logging.getLogger("stratagem")
 _ASK_EVERY = 2.0

@@ -20,7 +20,7 @@ from stratagem.engines.own_address import own_address
 from stratagem.engines.replicas import REPLICA_AXIS, Replicas
 from stratagem.engines.steps_under_way import StepsUnderWay
 from stratagem.errors import StrategyError
-from stratagem.runtime.wire.addresses import family
+from stratagem.runtime.wire.addresses import address_family
 
 _NEVER: Final = 10 * 365 * 24 * 3600
 """Seconds. When its time is up, JAX ends the process from C++; that a worker is lost is for the group to find."""
@@ -110,7 +110,7 @@ def _leave_coordinator(workers: GroupWorkers) -> None:
 
 def _free_port(host: str) -> int:
     """A port that is free now; JAX's coordinator takes no socket from us, so another could take it meanwhile."""
-    with socket.socket(family(host)) as found:
+    with socket.socket(address_family(host)) as found:
         found.bind((host, 0))
         port: int = found.getsockname()[1]
         return port

@@ -19,7 +19,7 @@ from stratagem.engines.workers import Array
 from stratagem.errors import WorkerLost
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
-from stratagem.runtime.uncaught import tell_shortly
+from stratagem.runtime.stderr import report_briefly
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class GroupWorkers:
         self.group = Group(server, server.peers, tasks, self.index, options)
         self.under_way: StepsUnderWay | None = None
         self._forget_exit = at_normal_exit(self.close)
-        tell_shortly(WorkerLost)
+        report_briefly(WorkerLost)
 
     def are_on_one_host(self) -> bool:
         """Whether every worker finds every other on its own host; calls each of them."""

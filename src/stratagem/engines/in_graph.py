@@ -27,7 +27,7 @@ from stratagem.parameters.rules import Async, Sync, UpdateRule
 from stratagem.runtime import Session
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.peers import task_name
-from stratagem.runtime.wire.failures import first_line
+from stratagem.runtime.wire.error_translation import first_line
 from stratagem.waist import Metrics, Trainable, TrainState
 
 _START_SECONDS = 600.0

@@ -4,7 +4,7 @@ import ipaddress
 import socket
 from collections.abc import Iterable, Iterator
 
-from stratagem.runtime.wire.addresses import family, is_here, resolved
+from stratagem.runtime.wire.addresses import address_family, is_here, resolve_host
 
 _ANY_PORT = 9  # nothing is sent there: the kernel is only asked for the way
 
@@ -28,10 +28,10 @@ def own_address(own: str, others: Iterable[str]) -> str:
 
 
 def _candidates(own: str, others: Iterable[str]) -> Iterator[str]:
-    yield from resolved(own)
+    yield from resolve_host(own)
     for other in others:
-        for address in resolved(other):
-            with socket.socket(family(address), socket.SOCK_DGRAM) as way:
+        for address in resolve_host(other):
+            with socket.socket(address_family(address), socket.SOCK_DGRAM) as way:
                 try:
                     way.connect((address, _ANY_PORT))
                 except OSError:

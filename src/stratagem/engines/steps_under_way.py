@@ -15,8 +15,8 @@ from stratagem.collectives import Group, GroupOptions
 from stratagem.devices.placing import local_copy
 from stratagem.engines.engine import Step
 from stratagem.errors import RemoteError, StratagemError
-from stratagem.runtime.daemon_work import DAEMON_WORK
-from stratagem.runtime.wire.failures import first_line
+from stratagem.runtime.exits import DAEMON_WORK
+from stratagem.runtime.wire.error_translation import first_line
 from stratagem.waist import Metrics, TrainState
 
 T = TypeVar("T")

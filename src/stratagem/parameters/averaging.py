@@ -63,7 +63,7 @@ class AveragedUpdate:
             return self._update.traceable(*values, *weighted(others[-1], lists), *others[:-1])
 
         inputs = (*values, *list(gradients) * pushes, *others, TensorSpec((pushes,), "float32"))
-        return self._update.derived(
+        return self._update.derive(
             averaged, inputs, tuple(each for each in self._update.donated if each < first)
         )
 

@@ -30,9 +30,8 @@ from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 from stratagem.runtime.wire.arrays import Array
-from stratagem.runtime.wire.deadlines import Deadline
-from stratagem.runtime.wire.failures import first_line
-from stratagem.runtime.wire.waiting import WaitingLog
+from stratagem.runtime.wire.error_translation import first_line
+from stratagem.runtime.wire.waiting import Deadline, WaitingLog
 from stratagem.tables.table_files import NO_ROWS, NewRows
 
 _log = logging.getLogger("stratagem")

@@ -35,7 +35,7 @@ from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.exchanges import Gather, Gathers
 from stratagem.parameters.snapshot_schedule import SnapshotSchedule
 from stratagem.runtime.wire import Fields
-from stratagem.runtime.wire.failures import first_line
+from stratagem.runtime.wire.error_translation import first_line
 
 _HOLD_SECONDS = 30.0
 LONG = 600.0

@@ -11,11 +11,11 @@ from stratagem.parameters import protocol
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.planning import Pieces
 from stratagem.parameters.protocol import OK, PENDING, SEND, STATE, Reading
-from stratagem.runtime.buffers import Buffers
+from stratagem.runtime.host_memory import Buffers
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 from stratagem.runtime.wire.arrays import Array
-from stratagem.runtime.wire.failures import first_line
-from stratagem.runtime.wire.peer import CallUnderWay
+from stratagem.runtime.wire.error_translation import first_line
+from stratagem.runtime.wire.peer import PendingCall
 
 _BUFFERS = 3
 VOID = "void"
@@ -89,9 +89,7 @@ class FreeMemory:
         return [buffers.take(shape, dtype) for buffers, shape, dtype in self._buffers]
 
 
-def receive(
-    call: CallUnderWay, seconds: float, memory: FreeMemory | None = None, others: int = 0
-) -> Response:
+def receive(call: PendingCall, seconds: float, memory: FreeMemory | None = None, others: int = 0) -> Response:
     """Wait for a server's answer.
 
     Args:
@@ -143,7 +141,7 @@ class PushUnderWay:
         self._peer = peer
         self._memory = memory
         self._log_waiting = log_waiting
-        self._calls: dict[int, CallUnderWay] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._failure = ""
         self._began = time.monotonic()
 

@@ -24,7 +24,7 @@ from stratagem.parameters.protocol import OK, OVER, PENDING, REPLACED, STATE
 from stratagem.parameters.pushes import Pushes, rolled_back, waits_until
 from stratagem.parameters.store import Store
 from stratagem.parameters.update_rules import Push
-from stratagem.runtime.daemon_work import DAEMON_WORK
+from stratagem.runtime.exits import DAEMON_WORK
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import Handler, Reply, Request
 from stratagem.tables.table_files import NewRows

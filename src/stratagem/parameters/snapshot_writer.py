@@ -10,7 +10,7 @@ from stratagem.errors import DeadlineExceeded, KeepError
 from stratagem.keep import Cuts, ShardRecord, write_shard
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.table_base import TableBase
-from stratagem.runtime.daemon_work import DAEMON_WORK
+from stratagem.runtime.exits import DAEMON_WORK
 from stratagem.runtime.wire.arrays import Array
 
 _log = logging.getLogger("stratagem")

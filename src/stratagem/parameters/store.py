@@ -19,7 +19,7 @@ from stratagem.parameters.rules import Sync
 from stratagem.parameters.table_part import TablePart
 from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
 from stratagem.parameters.versions import Release, Versions, copies
-from stratagem.runtime.host_views import host_view
+from stratagem.runtime.host_memory import host_view
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.table_files import NewRows

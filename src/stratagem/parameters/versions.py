@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from stratagem.runtime.host_views import HostViews
-from stratagem.runtime.wire import Board, Edition
+from stratagem.runtime.host_memory import HostViews
+from stratagem.runtime.wire import Broadcast, BroadcastBuffers
 from stratagem.runtime.wire.arrays import Array
 
 Release: TypeAlias = Callable[[], None]
@@ -55,7 +55,7 @@ class Versions:
     def __init__(self, leaves: int, are_shared: bool) -> None:
         self._leaves = leaves
         self._views = HostViews()
-        self._board = Board() if are_shared else None
+        self._board = BroadcastBuffers() if are_shared else None
         self._newest = _Version(0, [], [])
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -117,7 +117,9 @@ class Versions:
     def publish(self, step: int, values: list[jax.Array]) -> None:
         """Let readers have other values from now on; to be called while the former are being replaced."""
         leaves = self._views.of(values[: self._leaves])
-        self._newest = _Version(step, values, leaves if self._board is None else Edition(self._board, leaves))
+        self._newest = _Version(
+            step, values, leaves if self._board is None else Broadcast(self._board, leaves)
+        )
 
 
 def copies(values: Sequence[Any], device: jax.Device | None = None) -> list[jax.Array]:

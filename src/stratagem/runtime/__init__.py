@@ -1,6 +1,19 @@
 """A server per task, sessions, remote variables and shipped programs.
 
-Names are loaded when first used: the process that inspects foreign programs lives in here and needs no JAX.
+A map:
+
+    server, roster                     the server that every task runs; which tasks are alive, finished or given up
+    executor, variable_store           what a server does for clients: run programs, keep variables
+    session                            a client's connection to a cluster
+    remote_variable, remote_function   variables and functions on a task, as a client holds them
+    peers                              the tasks of a cluster, by name
+    programs                           functions as StableHLO: exported, verified, compiled
+    wire                               calls between tasks
+    fan_out                            several calls at once
+    memory, host_memory                how much memory there is; buffers and views of it for JAX
+    exits, stderr                      the end of this process; what it writes to standard error
+
+Names are loaded on first use: the program inspector lives in this package and must not import JAX.
 """
 
 from typing import TYPE_CHECKING
@@ -8,7 +21,7 @@ from typing import TYPE_CHECKING
 from stratagem.lazy import lazily
 
 if TYPE_CHECKING:
-    from stratagem.runtime.function import RemoteFunction as RemoteFunction
+    from stratagem.runtime.remote_function import RemoteFunction as RemoteFunction
     from stratagem.runtime.remote_variable import RemoteVariable as RemoteVariable
     from stratagem.runtime.server import Server as Server
     from stratagem.runtime.session import RemoteDevice as RemoteDevice
@@ -18,7 +31,7 @@ if TYPE_CHECKING:
 # The same list as above, for the interpreter: a test holds the two together.
 _HOMES = {
     "RemoteDevice": "stratagem.runtime.session",
-    "RemoteFunction": "stratagem.runtime.function",
+    "RemoteFunction": "stratagem.runtime.remote_function",
     "RemoteVariable": "stratagem.runtime.remote_variable",
     "Server": "stratagem.runtime.server",
     "Session": "stratagem.runtime.session",

@@ -13,15 +13,14 @@ import numpy as np
 
 from stratagem.devices import find_device, list_devices
 from stratagem.errors import ProtocolError, VariableNotFound
-from stratagem.runtime.function import ADD, ASSIGN, RETURN, TENSOR, VARIABLE
 from stratagem.runtime.memory import physical_memory
 from stratagem.runtime.peers import Peers
-from stratagem.runtime.per_task import Supplier
 from stratagem.runtime.programs import ProgramCache
-from stratagem.runtime.variables import VariableStore
+from stratagem.runtime.remote_function import ADD, ASSIGN, RETURN, TENSOR, VARIABLE, Supplier
+from stratagem.runtime.variable_store import VariableStore
 from stratagem.runtime.wire import Fields, Handler, Reply, Request, Response
-from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.peer import DEFAULT_TIMEOUT
+from stratagem.runtime.wire.waiting import Deadline
 
 _MOST_FETCHES = 64
 _SECONDS_TO_ANSWER = 5.0

@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 ResultOut = TypeVar("ResultOut", covariant=True)
 
 
-class Running(Protocol[ResultOut]):
+class RunningCall(Protocol[ResultOut]):
     """A call in a thread of its own, such as a `Future`."""
 
     def result(self) -> ResultOut:
@@ -21,7 +21,7 @@ class Running(Protocol[ResultOut]):
 def fan_out(
     act: Callable[[Item], Result],
     items: Sequence[Item],
-    start: Callable[[Callable[[Item], Result], Item], Running[Result]] | None = None,
+    start: Callable[[Callable[[Item], Result], Item], RunningCall[Result]] | None = None,
     *,
     most: int | None = None,
 ) -> list[Result]:

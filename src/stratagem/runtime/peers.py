@@ -1,10 +1,23 @@
-"""All the tasks of a cluster that one process may call, by name; a connection is made when first needed."""
+"""All the tasks of a cluster that one process may call, by name; a connection is made when first needed.
+
+Where something is to be in a cluster: a task, and a device of that task.
+
+Whether a call that failed means that the task is gone, or that what it was asked to do has failed there.
+"""
 
 import threading
+from dataclasses import dataclass
 
 from stratagem.cluster import ClusterSpec
 from stratagem.devices import DeviceSpec
-from stratagem.errors import ClusterError, TaskLost
+from stratagem.errors import (
+    ClusterError,
+    DeadlineExceeded,
+    DeviceSpecError,
+    StratagemError,
+    TaskLost,
+    TaskUnreachable,
+)
 from stratagem.runtime.wire import Credentials, Peer
 
 
@@ -67,3 +80,48 @@ class Peers:
             self._is_closed = True
             for peer in self._peers.values():
                 peer.close()
+
+
+@dataclass(frozen=True)
+class TaskDevice:
+    """A task by name and one of its devices (`/device:CPU:0`); an empty device is the task's own choice."""
+
+    task: str
+    device: str
+
+    @classmethod
+    def of(cls, spec: DeviceSpec, default_task: str) -> "TaskDevice":
+        """The place that a device specification means.
+
+        Example:
+            >>> TaskDevice.of(DeviceSpec.from_string("/job:ps/gpu:1"), "/job:worker/task:0")
+            TaskDevice(task='/job:ps/task:0', device='/device:GPU:1')
+        """
+        if spec.replica not in (None, 0):
+            raise DeviceSpecError(
+                f"{spec.to_string()!r} names replica {spec.replica}; a cluster has replica 0 only"
+            )
+        if spec.job is None and spec.task is not None:
+            raise DeviceSpecError(
+                f"{spec.to_string()!r} names a task but no job; write /job:worker/task:{spec.task}"
+            )
+        task = default_task if spec.job is None else task_name(spec.job, spec.task or 0)
+        inner = DeviceSpec(device_type=spec.device_type, device_index=spec.device_index)
+        return cls(task, inner.to_string())
+
+
+_PING_SECONDS = 5.0
+
+
+def is_lost(peer: Peer, error: BaseException) -> bool:
+    """Whether a task is gone, as far as can be told from the error of a call to it."""
+    if not isinstance(error, TaskLost | TaskUnreachable | DeadlineExceeded):
+        return False
+    if error.remote_traceback is None and not isinstance(error, DeadlineExceeded):
+        return True
+    # It told of another task that it has lost, or it takes long: then it still answers something else.
+    try:
+        peer.call("ping", timeout=_PING_SECONDS, wait=False)
+    except StratagemError:
+        return True
+    return False

@@ -1,4 +1,11 @@
-"""The server that every task of a cluster runs: it holds variables and runs programs, and no user code."""
+"""What every server offers beside variables and programs: whatever is installed as a service.
+
+Upper layers, and other packages, name their services as entry points of the group `stratagem.services`. Each is
+called with a server before it answers anybody, and registers handlers of its own; a server knows none of them.
+
+
+The server that every task of a cluster runs: it holds variables and runs programs, and no user code.
+"""
 
 import logging
 import os
@@ -8,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Self
+from importlib.metadata import entry_points
+from typing import Any, Self
 
 import jax
 
@@ -19,14 +27,22 @@ from stratagem.errors import ClusterError, StratagemError, TaskReplaced, WorkerL
 from stratagem.runtime.executor import Executor
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.fan_out import fan_out
-from stratagem.runtime.logs import show_logs
 from stratagem.runtime.peers import Peers, task_name
-from stratagem.runtime.per_task import Supplier
 from stratagem.runtime.programs import ProgramCache
+from stratagem.runtime.remote_function import Supplier
 from stratagem.runtime.roster import Roster
-from stratagem.runtime.services import installed_services
+from stratagem.runtime.stderr import show_logs
 from stratagem.runtime.wire import TLS, Credentials, Handler, Listener, Reply, Request
 from stratagem.runtime.wire.addresses import bind, listening_address
+
+GROUP = "stratagem.services"
+
+
+@cache
+def installed_services() -> tuple[Callable[[Any], object], ...]:
+    """The services that are installed, in the order of their names."""
+    return tuple(entry.load() for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name))
+
 
 _log = logging.getLogger("stratagem")
 HEARTBEAT_SECONDS = 2.0

@@ -13,12 +13,9 @@ from stratagem.cluster import ClusterSpec, resolve_cluster
 from stratagem.devices import DeviceSpec, current_device, log_placement
 from stratagem.devices.spec import as_spec
 from stratagem.errors import ClusterError, StratagemError, TaskUnreachable, VariableMismatch
-from stratagem.runtime.function import RemoteFunction
-from stratagem.runtime.peers import Peers
-from stratagem.runtime.place import Place
-from stratagem.runtime.remote_variable import RemoteVariable
-from stratagem.runtime.shipments import Shipments
-from stratagem.runtime.values import to_array
+from stratagem.runtime.peers import Peers, TaskDevice
+from stratagem.runtime.remote_function import RemoteFunction, TracedPrograms
+from stratagem.runtime.remote_variable import RemoteVariable, to_array
 from stratagem.runtime.wire import TLS, Credentials, Fields, Peer
 from stratagem.runtime.wire.peer import DEFAULT_TIMEOUT
 
@@ -102,11 +99,11 @@ class Session:
                 ]
         return found
 
-    def _place(self, device: str | DeviceSpec | None, variable: object | None = None) -> Place:
+    def _place(self, device: str | DeviceSpec | None, variable: object | None = None) -> TaskDevice:
         spec = current_device(variable)
         if device is not None:
             spec = spec.make_merged_spec(as_spec(device))
-        return Place.of(spec, self._master)
+        return TaskDevice.of(spec, self._master)
 
     # Variables.
 
@@ -163,7 +160,7 @@ class Session:
             names = ", ".join(sorted(variable.name for variable in both))
             raise VariableMismatch(f"assign_to and add_to both name {names}: give a variable to one of them")
         return RemoteFunction(
-            Shipments(fn, [*assigned, *added]),
+            TracedPrograms(fn, [*assigned, *added]),
             self._place(device),
             assigned,
             added,

@@ -19,7 +19,7 @@ from stratagem.parameters.planning import JobOptions
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
 from stratagem.runtime import Server, Session
 from stratagem.runtime.peers import task_name
-from stratagem.runtime.uncaught import tell_shortly
+from stratagem.runtime.stderr import report_briefly
 from stratagem.strategies.base import Strategy
 from stratagem.strategies.jobs_in_use import SERVED, check_servers
 from stratagem.waist import TrainState
@@ -94,7 +94,7 @@ class ParameterServerStrategy(Strategy):
         config = self._needed_task(cluster)
         if config.job_name == "ps":
             _serve(config)
-        tell_shortly(TaskReplaced)
+        report_briefly(TaskReplaced)
         workers = worker_tasks(config)
         if isinstance(rule, Sync):
             rule = rule.for_workers(len(workers))

@@ -15,7 +15,7 @@ import numpy as np
 from stratagem.devices.placing import put
 from stratagem.errors import KeepError
 from stratagem.keep import StoredArray
-from stratagem.runtime.host_views import host_view
+from stratagem.runtime.host_memory import host_view
 from stratagem.waist import TrainState
 from stratagem.waist.functions import leaf_names
 

@@ -108,7 +108,7 @@ def test_importing_changes_nothing() -> None:
 COMPUTES = """
 import threading, time
 import jax
-from stratagem.runtime.daemon_work import DAEMON_WORK
+from stratagem.runtime.exits import DAEMON_WORK
 
 double = jax.jit(lambda x: x + x)
 is_under_way = threading.Event()
@@ -146,7 +146,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
 
 FORKS = """
 import os, sys, threading
-from stratagem.runtime.daemon_work import DAEMON_WORK
+from stratagem.runtime.exits import DAEMON_WORK
 
 is_under_way = threading.Event()
 

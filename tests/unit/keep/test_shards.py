@@ -20,8 +20,7 @@ from stratagem.keep import ShardRecord, read_shard, verify_shard, write_shard
 from stratagem.keep.element_types import NAMES
 from stratagem.keep.header import LENGTH
 from stratagem.keep.shard_file import CHUNK
-from stratagem.runtime.wire.arrays import ALIGNMENT
-from stratagem.runtime.wire.dtypes import dtype_names
+from stratagem.runtime.wire.arrays import ALIGNMENT, dtype_names
 from unit.keep.samples import noise, same
 
 SHAPES = [(), (0,), (1,), (3, 0, 2), (5, 7), (129, 3)]

@@ -9,7 +9,7 @@ import numpy as np
 from stratagem.classic.coordinator.per_worker_dataset import PerWorkerDataset
 from stratagem.classic.coordinator.remote_value import RemoteValue
 from stratagem.errors import StrategyError
-from stratagem.runtime.shipments import is_leaf
+from stratagem.runtime.remote_function import is_leaf
 
 
 def kept_arguments(

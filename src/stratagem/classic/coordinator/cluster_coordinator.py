@@ -27,9 +27,8 @@ from stratagem.errors import (
     TaskUnreachable,
 )
 from stratagem.runtime import RemoteFunction, RemoteVariable, Session
-from stratagem.runtime.daemon_work import DAEMON_WORK
-from stratagem.runtime.losses import is_lost
-from stratagem.runtime.peers import task_name
+from stratagem.runtime.exits import DAEMON_WORK
+from stratagem.runtime.peers import is_lost, task_name
 from stratagem.runtime.wire.waiting import LOG_EVERY
 from stratagem.strategies import ParameterServerStrategy
 

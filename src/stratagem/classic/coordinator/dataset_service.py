@@ -20,7 +20,7 @@ from stratagem.classic.coordinator.structure import describe_structure
 from stratagem.data.prefetching import Prefetched
 from stratagem.errors import DataError, LimitExceeded
 from stratagem.runtime import Server
-from stratagem.runtime.values import Array, to_array
+from stratagem.runtime.remote_variable import Array, to_array
 from stratagem.runtime.wire import Reply, Request
 from stratagem.strategies.input_context import InputContext
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from stratagem.classic.coordinator.structure import rebuild_structure
 from stratagem.errors import DataError
-from stratagem.runtime.per_task import PerTask, TaskCall, TaskValue
+from stratagem.runtime.remote_function import PerTask, TaskCall, TaskValue
 from stratagem.runtime.wire import Peer
 
 ELEMENT = "element"

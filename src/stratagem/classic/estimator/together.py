@@ -14,7 +14,7 @@ from stratagem.classic.estimator.watching import Evaluate, GiveUp, Seen, Stop, W
 from stratagem.cluster import ClusterConfig, resolve_cluster
 from stratagem.errors import DeadlineExceeded, StrategyError
 from stratagem.keep import Cuts
-from stratagem.runtime.logs import show_logs
+from stratagem.runtime.stderr import show_logs
 from stratagem.waist.returned import kind
 
 _log = logging.getLogger("stratagem")

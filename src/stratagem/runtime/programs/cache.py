@@ -12,7 +12,7 @@ import jax
 from stratagem.errors import LimitExceeded
 from stratagem.runtime.programs.compiled import CompiledProgram, compile_program
 from stratagem.runtime.programs.inspector import Inspector
-from stratagem.runtime.programs.limits import ProgramLimits
+from stratagem.runtime.programs.summary import ProgramLimits
 from stratagem.runtime.programs.verification import content_hash, verified
 
 _Key = tuple[str, tuple[int, ...], jax.Device]

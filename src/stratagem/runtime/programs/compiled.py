@@ -11,9 +11,8 @@ from jax import export
 from jax.sharding import SingleDeviceSharding
 
 from stratagem.errors import ProgramRefused, RemoteCallError
-from stratagem.runtime.programs.container import Container
 from stratagem.runtime.programs.summary import ProgramSummary, TensorSpec
-from stratagem.runtime.programs.verification import VerifiedProgram
+from stratagem.runtime.programs.verification import Container, VerifiedProgram
 
 _HOST = np.ndarray, np.generic
 
@@ -109,7 +108,7 @@ class CompiledProgram:
             self._calls += 1
         return list(results)
 
-    def derived(
+    def derive(
         self,
         traceable: Callable[..., tuple[jax.Array, ...]],
         inputs: Sequence[TensorSpec],

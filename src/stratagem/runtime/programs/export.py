@@ -13,9 +13,8 @@ from jaxlib.mlir.dialects import stablehlo
 
 from stratagem.errors import ProgramRefused
 from stratagem.runtime.programs.canonical import new_context, serialize, strip
-from stratagem.runtime.programs.container import read_container
 from stratagem.runtime.programs.summary import TensorSpec
-from stratagem.runtime.programs.verification import check_agreement, content_hash
+from stratagem.runtime.programs.verification import check_agreement, content_hash, read_container
 from stratagem.runtime.programs.walk import walk
 
 # What JAX makes of 64-bit arrays when it traces without x64.

@@ -1,16 +1,187 @@
-"""Decides whether a server runs a shipped program."""
+"""Reads the container that `jax.export` puts around a module, without trusting a byte of it.
+
+JAX's own reader follows what it finds: it builds pytrees of any depth, evaluates dimensions as expressions,
+and looks up registered types. Here only the few fields are read that a program for one device has, each with
+its bounds; the rest must be empty.
+
+
+Decides whether a server runs a shipped program.
+"""
 
 import hashlib
+import struct
 from dataclasses import dataclass
+from typing import Any
 
 from jax import export
+from jax._src.export import serialization_generated
 
 from stratagem.errors import ProgramRefused
-from stratagem.runtime.programs.container import Container, read_container
 from stratagem.runtime.programs.inspector import Inspector
-from stratagem.runtime.programs.limits import ProgramLimits
-from stratagem.runtime.programs.summary import ProgramSummary, describe
+from stratagem.runtime.programs.summary import (
+    DTYPE_OF_CONTAINER,
+    ProgramLimits,
+    ProgramSummary,
+    TensorSpec,
+    describe,
+)
 from stratagem.runtime.programs.walk import Findings
+
+_schema: Any = serialization_generated
+_DTYPES = {getattr(_schema.DType, name): dtype for name, dtype in DTYPE_OF_CONTAINER.items()}
+_MOST_DIMENSIONS = 64
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True)
+class Container:
+    """What a container says of its module.
+
+    Attributes:
+        inputs: Flat inputs.
+        outputs: Flat outputs.
+        kept: Indices of the inputs that the module takes; the others are not used by it.
+        platforms: The one platform that it was exported for.
+        calling_convention: Version of the convention by which the module is called.
+        module: The StableHLO portable artifact.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    kept: tuple[int, ...]
+    platform: str
+    calling_convention: int
+    module: bytes
+
+
+def read_container(artifact: bytes, limits: ProgramLimits | None) -> Container:
+    """Reads an artifact's container.
+
+    Raises:
+        ProgramRefused: It is no such container, or holds more than a program for one device needs.
+    """
+    if limits is not None and len(artifact) > limits.artifact_bytes:
+        raise ProgramRefused(
+            f"the program is {len(artifact)} bytes; the server's ProgramLimits.artifact_bytes is "
+            f"{limits.artifact_bytes}: pass large arrays as inputs instead of closing over them"
+        )
+    try:
+        return _read(artifact, limits or ProgramLimits())
+    except (
+        struct.error,
+        IndexError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+    ) as error:
+        # What the flatbuffers library raises, by where the damage is.
+        raise ProgramRefused(
+            "the program is no artifact of jax.export, or is damaged; make it with export_program"
+        ) from error
+
+
+def _read(artifact: bytes, limits: ProgramLimits) -> Container:
+    root = _schema.Exported.GetRootAsExported(artifact, 0)
+    for what, length in (
+        ("shardings", root.UniqueNamedShardingsLength()),
+        ("shardings", root.UniqueAbstractMeshesLength()),
+        ("ordered effects", root.OrderedEffectsLength()),
+        ("unordered effects", root.UnorderedEffectsLength()),
+        ("disabled safety checks", root.DisabledChecksLength()),
+    ):
+        if length:
+            raise ProgramRefused(f"the program has {what}; only pure programs for one device are allowed")
+    if root.Vjp() is not None:
+        raise ProgramRefused("the program carries its derivative; export it without (vjp_order=0)")
+    devices = root.NrDevices() or root.NrDevicesShort()
+    if devices != 1:
+        raise ProgramRefused(f"the program is for {devices} devices; only programs for one are allowed")
+    if root.UsesGlobalConstants():
+        raise ProgramRefused("the program has shapes that are not fixed, or is for several platforms")
+    if root.PlatformsLength() != 1:
+        raise ProgramRefused(f"the program is for {root.PlatformsLength()} platforms; export it for one")
+    distinct = [
+        _aval(root.UniqueAvals(i)) for i in range(_bounded(root.UniqueAvalsLength(), "types", limits))
+    ]
+    inputs = _avals(distinct, root.InAvalsIdxs, root.InAvalsIdxsLength(), "inputs", limits)
+    outputs = _avals(distinct, root.OutAvalsIdxs, root.OutAvalsIdxsLength(), "outputs", limits)
+    for index, length in (
+        (root.InShardingsIdxs, root.InShardingsIdxsLength()),
+        (root.OutShardingsIdxs, root.OutShardingsIdxsLength()),
+    ):
+        if any(index(i) for i in range(_bounded(length, "shardings", limits))):
+            raise ProgramRefused("the program has shardings; only programs for one device are allowed")
+    _bounded(root.ModuleKeptVarIdxLength(), "inputs", limits)
+    kept = tuple(root.ModuleKeptVarIdx(i) for i in range(root.ModuleKeptVarIdxLength()))
+    if sorted(set(kept)) != list(kept) or (kept and kept[-1] >= len(inputs)):
+        raise ProgramRefused("the program's list of used inputs does not fit its inputs")
+    _check_flat(root, len(inputs), len(outputs))
+    return Container(
+        inputs,
+        outputs,
+        kept,
+        root.Platforms(0).decode(),
+        root.CallingConventionVersion(),
+        root.MlirModuleSerializedAsNumpy().tobytes(),
+    )
+
+
+def _bounded(length: int, what: str, limits: ProgramLimits) -> int:
+    # A length is whatever four bytes say: nothing is read by it before it is found to be sane.
+    most = {"inputs": limits.inputs, "outputs": limits.outputs}.get(what, limits.inputs + limits.outputs)
+    if length > most:
+        raise ProgramRefused(f"the program has {length} {what}; the server's ProgramLimits allow {most}")
+    return length
+
+
+def _avals(
+    distinct: list[TensorSpec], index: Any, length: int, what: str, limits: ProgramLimits
+) -> tuple[TensorSpec, ...]:
+    return tuple(distinct[index(i)] for i in range(_bounded(length, what, limits)))
+
+
+def _aval(aval: Any) -> TensorSpec:
+    if aval.ShapeLength() > _MOST_DIMENSIONS:
+        raise ProgramRefused(f"the program has an array of {aval.ShapeLength()} dimensions")
+    sizes = [aval.Shape(i) for i in range(aval.ShapeLength())]
+    for size in sizes:
+        if not size.isdigit() or len(size) > _MOST_DIGITS:
+            raise ProgramRefused(
+                f"the program has a dimension {size[:40].decode(errors='replace')!r}; export it with fixed shapes"
+            )
+    dtype = _DTYPES.get(aval.Dtype())
+    if dtype is None:
+        raise ProgramRefused(
+            f"the program takes or returns elements of kind {aval.Dtype()}; allowed: "
+            f"{', '.join(DTYPE_OF_CONTAINER.values())}"
+        )
+    return TensorSpec(tuple(map(int, sizes)), dtype)
+
+
+def _check_flat(root: Any, inputs: int, outputs: int) -> None:
+    """Arguments must be one tuple of arrays without keywords, results one tuple of arrays."""
+    kinds = _schema.PyTreeDefKind
+    arguments = root.InTree()
+    flat = (
+        arguments.Kind() == kinds.tuple
+        and arguments.ChildrenLength() == 2
+        and _is_row(arguments.Children(0), kinds.tuple, inputs)
+        and _is_row(arguments.Children(1), kinds.dict, 0)
+        and _is_row(root.OutTree(), kinds.tuple, outputs)
+    )
+    if not flat:
+        raise ProgramRefused("the program's inputs or outputs are not flat; make it with export_program")
+
+
+def _is_row(node: Any, kind: int, length: int) -> bool:
+    if node.Kind() != kind or node.ChildrenLength() != length:
+        return False
+    leaf = _schema.PyTreeDefKind.leaf
+    return all(
+        node.Children(i).Kind() == leaf and node.Children(i).ChildrenLength() == 0 for i in range(length)
+    )
 
 
 @dataclass(frozen=True)

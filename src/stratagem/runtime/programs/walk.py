@@ -1,10 +1,12 @@
-"""Walks a StableHLO module and refuses what a server does not run.
+"""Estimates the peak memory of a function as if every operation's result were kept in full until last used.
+
+Walks a StableHLO module and refuses what a server does not run.
 
 This reads foreign bytes with MLIR's parser, which malformed bytes can crash: servers run it in a process of
 its own (see `inspector`), clients on what they have just made themselves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, cast
@@ -13,13 +15,73 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from stratagem.errors import ProgramRefused
-from stratagem.runtime.programs.allowed import CUSTOM_CALLS, OPERATIONS
+from stratagem.runtime.programs.allowed import CUSTOM_CALLS, OPERATIONS, wrong_signature
 from stratagem.runtime.programs.canonical import new_context, operations, serialize, strip
-from stratagem.runtime.programs.elements import DTYPE_OF_STABLEHLO
-from stratagem.runtime.programs.limits import ProgramLimits
-from stratagem.runtime.programs.memory import Cost, block_cost
-from stratagem.runtime.programs.signatures import wrong_signature
-from stratagem.runtime.programs.summary import TensorSpec
+from stratagem.runtime.programs.summary import DTYPE_OF_STABLEHLO, ProgramLimits, TensorSpec
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one block costs: operations run through, and bytes beside those it was handed."""
+
+    operations: int
+    peak_bytes: int
+
+
+def block_cost(
+    block: Any,
+    bytes_of: Callable[[Any], int],
+    call_cost: Callable[[Any], Cost],
+    *,
+    arguments: bool,
+) -> tuple[Cost, set[Any]]:
+    """Scans a block once, in order, with what is live at each operation.
+
+    Args:
+        block: The block.
+        bytes_of: Bytes of a value.
+        call_cost: What the functions cost that an operation calls.
+        arguments: Whether the block's own arguments are new memory (in a loop) or the caller's (in a call).
+
+    Returns:
+        The cost, and the values that are used here but defined outside.
+    """
+    operations = [view.operation for view in block]
+    inner: list[Cost] = []
+    last_use: dict[Any, int] = {}
+    used: set[Any] = set()
+    for position, operation in enumerate(operations):
+        count, peak = 1, 0
+        captured: set[Any] = set(operation.operands)
+        for region in operation.regions:
+            for nested in region:
+                cost, outside = block_cost(nested, bytes_of, call_cost, arguments=True)
+                count, peak = count + cost.operations, max(peak, cost.peak_bytes)
+                captured |= outside
+        called = call_cost(operation)
+        inner.append(Cost(count + called.operations, max(peak, called.peak_bytes)))
+        used |= captured
+        for value in captured:
+            last_use[value] = position
+
+    freed: list[int] = [0] * len(operations)
+    live = sum(bytes_of(argument) for argument in block.arguments) if arguments else 0
+    if arguments:
+        for argument in block.arguments:
+            if argument in last_use:
+                freed[last_use[argument]] += bytes_of(argument)
+    highest = live
+    for position, operation in enumerate(operations):
+        results = 0
+        for result in operation.results:
+            size = bytes_of(result)
+            results += size
+            freed[last_use.get(result, position)] += size
+        highest = max(highest, live + results + inner[position].peak_bytes)
+        live += results - freed[position]
+    defined = set(block.arguments) | {result for operation in operations for result in operation.results}
+    return Cost(sum(cost.operations for cost in inner), highest), used - defined
+
 
 _MOST_ELEMENTS = 1 << 56
 _TYPED_INTERFACE = 4

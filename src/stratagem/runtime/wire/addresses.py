@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from stratagem.cluster import Address
 from stratagem.errors import AuthenticationError, TaskUnreachable
-from stratagem.runtime.wire.foreign import reason
-from stratagem.runtime.wire.streams import peer_process
+from stratagem.runtime.wire.error_translation import reason
+from stratagem.runtime.wire.sockets import peer_process
 
 _log = logging.getLogger("stratagem")
 SCHEME = "sg://"
@@ -21,12 +21,12 @@ def address_at(where: str | Address) -> Address:
     return where if isinstance(where, Address) else Address.parse(where.removeprefix(SCHEME))
 
 
-def family(address: str) -> socket.AddressFamily:
-    """The family of sockets that an IP address is for."""
+def address_family(address: str) -> socket.AddressFamily:
+    """Return the family of sockets for an IP address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def resolved(host: str) -> list[str]:
+def resolve_host(host: str) -> list[str]:
     """The IP addresses that a host's name means on this host, each once; none if it means nothing here."""
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -37,7 +37,7 @@ def resolved(host: str) -> list[str]:
 
 def is_here(address: str) -> bool:
     """Whether an IP address is one of this host's."""
-    with socket.socket(family(address)) as probe:
+    with socket.socket(address_family(address)) as probe:
         try:
             probe.bind((address, 0))
         except OSError:
@@ -57,7 +57,7 @@ def listening_address(own: Address, others: Iterable[str]) -> Address:
     """
     if own.host == "localhost":
         return own
-    found, why = resolved(own.host), None
+    found, why = resolve_host(own.host), None
     if len(found) != 1:
         why = f"which means {' and '.join(found) or 'nothing'} on this host"
     elif not is_here(found[0]):
@@ -86,7 +86,7 @@ def _is_loopback(address: str) -> bool:
 
 def _are_all_loopback(hosts: Iterable[str]) -> bool:
     """Whether there are any, and all of them are on this host, whatever it is called elsewhere."""
-    found = [resolved(host) for host in dict.fromkeys(hosts)]
+    found = [resolve_host(host) for host in dict.fromkeys(hosts)]
     return bool(found) and all(each and all(map(_is_loopback, each)) for each in found)
 
 

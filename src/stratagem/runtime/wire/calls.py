@@ -13,7 +13,7 @@ from stratagem.runtime.wire.frames import Fields
 
 OK, FAILED = "ok", "failed"
 """The two ways a reply can begin."""
-Keep: TypeAlias = Callable[[Channel], None]
+TakeOver: TypeAlias = Callable[[Channel], None]
 """Takes over the channel of a connection that was opened for something else than calls."""
 
 
@@ -81,7 +81,7 @@ class Reply:
         fields: Plain values.
         tensors: Arrays; they are read while the reply is sent, and not after.
         after: Called once the reply has been sent, or cannot be: until then nobody may write to the tensors.
-        keep: Called with the channel once the reply has been sent, if the connection is to be used for something
+        take_over: Called with the channel once the reply has been sent, if the connection is to be used for something
             else than calls from then on: whoever opened it with `Peer.open` has the other end. Whoever takes it
             has to close it.
     """
@@ -89,7 +89,7 @@ class Reply:
     fields: Fields = field(default_factory=dict)
     tensors: Sequence[Any] = ()
     after: Callable[[], None] | None = None
-    keep: Keep | None = None
+    take_over: TakeOver | None = None
 
 
 LATER: Final = Reply()

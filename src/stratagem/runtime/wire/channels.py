@@ -13,13 +13,24 @@ import numpy as np
 
 from stratagem.errors import LimitExceeded, ProtocolError, RemoteError
 from stratagem.runtime.wire.arrays import Array, empty_aligned, raw_bytes, raw_view, sendable
-from stratagem.runtime.wire.boards import Edition, Sheet
-from stratagem.runtime.wire.deadlines import Patience
-from stratagem.runtime.wire.frames import MAGIC, PREFIX, Fields, check_prefix, decode_header, pack
-from stratagem.runtime.wire.layouts import INLINE, NO_TENSORS, Kind, Layout, TensorSpec, lay_out
+from stratagem.runtime.wire.frames import (
+    INLINE,
+    MAGIC,
+    NO_TENSORS,
+    PREFIX,
+    Fields,
+    FrameLayout,
+    FrameTensor,
+    Kind,
+    check_prefix,
+    decode_header,
+    lay_out,
+    pack,
+)
 from stratagem.runtime.wire.limits import KIB, MIB, Limits
-from stratagem.runtime.wire.segments import IncomingSegment, OutgoingSegment
-from stratagem.runtime.wire.streams import Stream
+from stratagem.runtime.wire.shared_memory import Broadcast, BroadcastBuffer, IncomingSegment, OutgoingSegment
+from stratagem.runtime.wire.sockets import Stream
+from stratagem.runtime.wire.waiting import TimeLimit
 
 SHARED_FROM = 32 * KIB
 """Messages with fewer bytes of tensors go through the socket even where there is shared memory."""
@@ -46,7 +57,7 @@ class Message(NamedTuple):
     borrowed: bool
 
 
-def in_place(segment: Array) -> Array:
+def without_lease(segment: Array) -> Array:
     """To borrow tensors with no more ado, by one who is done with them before it answers."""
     return segment
 
@@ -75,10 +86,10 @@ class Channel:
         self._lent: Array | None = None
         self._buffer_to_lend: Array = np.empty(0, np.uint8)
         self._known_segment = 0
-        self._shown: Sheet | None = None
+        self._shown: BroadcastBuffer | None = None
         self._incoming = IncomingSegment()
         # Of the last message with tensors, which the next one is mostly like.
-        self._said: tuple[list[Kind], Layout] = [], NO_TENSORS
+        self._said: tuple[list[Kind], FrameLayout] = [], NO_TENSORS
         self._heard = NO_TENSORS
 
     # ---------------------------------------------------------------- sending
@@ -108,7 +119,7 @@ class Channel:
         subject: str,
         fields: Fields,
         tensors: Sequence[Any],
-        patience: Patience,
+        patience: TimeLimit,
         timeout: float | None = None,
     ) -> tuple[bytes, int]:
         """Send one message; returns its header and how many bytes it took.
@@ -118,7 +129,7 @@ class Channel:
             ProtocolError: It cannot be put into a frame; nothing was sent.
         """
         arrays: Sequence[Array] = tensors
-        if type(tensors) is not Edition:
+        if type(tensors) is not Broadcast:
             arrays = [tensor if type(tensor) is np.ndarray else np.asarray(tensor) for tensor in tensors]
         layout, segment = self._placed(arrays) if arrays else (NO_TENSORS, None)
         size, descriptor = 0, None
@@ -143,7 +154,7 @@ class Channel:
             self.stream.send((frame,), patience, descriptor)
         return header, len(frame) + layout.total
 
-    def _placed(self, arrays: Sequence[Array]) -> tuple[Layout, OutgoingSegment | None]:
+    def _placed(self, arrays: Sequence[Array]) -> tuple[FrameLayout, OutgoingSegment | None]:
         """Copy arrays into a segment if they are worth it, unless they are there; how they lie, and which it is."""
         kinds: list[Kind] = [(array.dtype, array.shape) for array in arrays]
         if kinds != self._said[0]:
@@ -155,7 +166,7 @@ class Channel:
             self._lent = None
             return layout, self._outgoing
         try:
-            if isinstance(arrays, Edition):
+            if isinstance(arrays, Broadcast):
                 self.take_down()
                 self._shown = sheet = arrays.board.post(arrays, layout)
                 return sheet.layout, sheet.segment
@@ -175,7 +186,7 @@ class Channel:
             self._shown.board.release(self._shown)
             self._shown = None
 
-    def _laid_out(self, arrays: Sequence[Array], kinds: Sequence[Kind]) -> Layout:
+    def _laid_out(self, arrays: Sequence[Array], kinds: Sequence[Kind]) -> FrameLayout:
         """How to lay arrays out that the far side accepts."""
         total, far = sum(array.nbytes for array in arrays), self.far_limits
         if far is not None and total > far.frame_bytes:
@@ -190,8 +201,8 @@ class Channel:
 
     def receive(
         self,
-        first: Patience,
-        rest: Patience,
+        first: TimeLimit,
+        rest: TimeLimit,
         *,
         borrow: Callable[[Array], Array] | None = None,
         into: Sequence[Array | None] | None = None,
@@ -246,7 +257,10 @@ class Channel:
         raise ProtocolError("a descriptor that was not announced, or the reverse")
 
     def _targets(
-        self, layout: Layout, borrow: Callable[[Array], Array] | None, into: Sequence[Array | None] | None
+        self,
+        layout: FrameLayout,
+        borrow: Callable[[Array], Array] | None,
+        into: Sequence[Array | None] | None,
     ) -> tuple[list[Array], list[Array]]:
         """The tensors, and the arrays behind them that are still to be filled.
 
@@ -256,13 +270,13 @@ class Channel:
         self._heard = layout
         # Bytes of a bool are checked, so the far side must not be able to change them afterwards.
         if borrow is not None and into is None and layout.is_plain and layout.end and not layout.inline:
-            if borrow is in_place:
+            if borrow is without_lease:
                 return list(self._incoming.tensors(layout)), []
             return layout.within(borrow(self._incoming.view)), []
         targets = [self._target(spec, index, into) for index, spec in enumerate(layout.specs)]
         return targets, targets
 
-    def _target(self, spec: TensorSpec, index: int, into: Sequence[Array | None] | None) -> Array:
+    def _target(self, spec: FrameTensor, index: int, into: Sequence[Array | None] | None) -> Array:
         """The caller's array for a tensor, or a new one."""
         given = None
         if into is not None:
@@ -279,7 +293,7 @@ class Channel:
             )
         return given
 
-    def _read_tensors(self, layout: Layout, targets: list[Array], patience: Patience) -> None:
+    def _read_tensors(self, layout: FrameLayout, targets: list[Array], patience: TimeLimit) -> None:
         """Fill the targets."""
         for spec, target in zip(layout.specs, targets, strict=True):
             if spec.offset != INLINE:
@@ -296,7 +310,7 @@ class Channel:
                 raw_bytes(target)[:] = 0
                 raise ProtocolError("a bool tensor with bytes other than 0 and 1")
 
-    def _fill(self, patience: Patience) -> None:
+    def _fill(self, patience: TimeLimit) -> None:
         """Receive what there is into the buffer, after what it holds."""
         if self._start == self._end:
             self._start = self._end = 0
@@ -310,7 +324,7 @@ class Channel:
                 raise ProtocolError("more than one descriptor with a frame")
             self._descriptor = descriptor
 
-    def _read(self, size: int, patience: Patience) -> bytes:
+    def _read(self, size: int, patience: TimeLimit) -> bytes:
         while self._end - self._start < size:
             if size > _BUFFER:
                 data = bytearray(size)
@@ -325,7 +339,7 @@ class Channel:
         self._start = end
         return self._buffer[start:end].tobytes()
 
-    def _read_into(self, view: memoryview, patience: Patience) -> None:
+    def _read_into(self, view: memoryview, patience: TimeLimit) -> None:
         while view:
             held = min(self._end - self._start, len(view))
             if held:
@@ -337,7 +351,7 @@ class Channel:
             else:
                 self._fill(patience)
 
-    def _skip(self, size: int, patience: Patience) -> None:
+    def _skip(self, size: int, patience: TimeLimit) -> None:
         """Pass over the payload of a message that was refused, so that another can follow."""
         if size <= _WORTH_DRAINING:
             self._read_into(memoryview(bytearray(size)), patience)
@@ -364,5 +378,5 @@ class Channel:
         self._incoming.close()
 
 
-def _new(spec: TensorSpec) -> Array:
+def _new(spec: FrameTensor) -> Array:
     return empty_aligned(spec.dtype, spec.shape, spec.nbytes)

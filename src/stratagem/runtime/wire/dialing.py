@@ -1,22 +1,71 @@
-"""Making one connection to a task: TCP, TLS if asked for, the handshake, and shared memory on one host."""
+"""Whom a caller means to talk to: the task that it expects at an address, of the run that it belongs to.
 
+Making one connection to a task: TCP, TLS if asked for, the handshake, and shared memory on one host.
+
+Idle connections to one task, kept for the next call; never shared with a forked child.
+"""
+
+import os
 import socket
 import ssl
 import struct
+import threading
+import time
 from dataclasses import dataclass, field
 
 from stratagem.cluster import Address
-from stratagem.errors import AuthenticationError, LimitExceeded, RemoteError, TaskLost, TaskUnreachable
+from stratagem.devices import DeviceSpec
+from stratagem.errors import (
+    AuthenticationError,
+    ClusterError,
+    LimitExceeded,
+    RemoteError,
+    TaskLost,
+    TaskUnreachable,
+)
 from stratagem.runtime.wire.channels import Channel
-from stratagem.runtime.wire.credentials import HOW_TO_SHARE, Credentials
-from stratagem.runtime.wire.deadlines import Deadline
-from stratagem.runtime.wire.foreign import during_connect, tls_hint
+from stratagem.runtime.wire.credentials import HOW_TO_SHARE, Credentials, digest
+from stratagem.runtime.wire.error_translation import during_connect, tls_hint
 from stratagem.runtime.wire.frames import Fields
-from stratagem.runtime.wire.handshake import Welcome, introduce
-from stratagem.runtime.wire.identity import Expected
+from stratagem.runtime.wire.handshake import Welcome, handshake_as_client
 from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION, Limits
-from stratagem.runtime.wire.streams import Stream, tune
-from stratagem.runtime.wire.tls import digest
+from stratagem.runtime.wire.sockets import Stream, tune
+from stratagem.runtime.wire.waiting import Deadline
+
+
+@dataclass(frozen=True)
+class ExpectedTask:
+    """What the task at an address has to be; what is not known is not compared.
+
+    Lists of addresses are no proof of one cluster: a task may know only itself, and each may write hosts its own way.
+
+    Attributes:
+        task: Its name, such as `/job:ps/task:0`; a session's first connection expects nobody in particular.
+        run: The run of `stratagem run` that the caller is a task of, if it is one.
+    """
+
+    task: str | None = None
+    run: str | None = None
+
+    def check(self, address: Address, info: Fields) -> None:
+        """Raise unless the task that told this of itself is the one that is expected.
+
+        Raises:
+            ClusterError: It is another one, or of another run.
+        """
+        found, run = info.get("task"), info.get("run")
+        if self.task and found and found != self.task:
+            job = DeviceSpec.from_string(self.task).job
+            raise ClusterError(
+                f"{address} is {found}, not {self.task}: check --{job}_hosts, or {job!r} in TF_CONFIG, and give every task "
+                "of the job the same list"
+            )
+        if self.run and run and run != self.run:
+            raise ClusterError(
+                f"{address} is {found} of another run of `stratagem run` ({run}), not of this one ({self.run}): end "
+                "that one, or give this one other ports"
+            )
+
 
 _ATTEMPT_SECONDS = 3.0
 _NO_LINGER = struct.pack("ii", 1, 0)
@@ -64,7 +113,7 @@ class Dialer:
     caller: str
     limits: Limits
     shared_memory: bool
-    expected: Expected = field(default_factory=Expected)
+    expected: ExpectedTask = field(default_factory=ExpectedTask)
 
     def dial(self, deadline: Deadline, known_host_socket: str | None = None) -> Connection:
         """One attempt.
@@ -116,7 +165,7 @@ class Dialer:
         return Connection(channel, welcome.info, "tls" if stream.is_tls else "tcp"), welcome
 
     def _introduce(self, channel: Channel, binding: bytes, deadline: Deadline) -> Welcome:
-        welcome = introduce(channel, self.credentials, self.caller, binding, self.limits, deadline)
+        welcome = handshake_as_client(channel, self.credentials, self.caller, binding, self.limits, deadline)
         self.expected.check(self.address, welcome.info)
         return welcome
 
@@ -172,3 +221,68 @@ class Dialer:
             raise
         channel.shares_memory = True
         return Connection(channel, welcome.info, SHARED_MEMORY, name)
+
+
+_IDLE_SECONDS = 60.0
+
+
+class ConnectionPool:
+    """A stack: the connection used last is used next, so those at the bottom grow old and are closed."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        # Taken again by its owner where letting go of an array in the middle of something ends a lease.
+        self._lock = threading.RLock()
+        self._idle: list[Connection] = []
+        self._is_closed = False
+
+    def take(self) -> Connection | None:
+        """An idle connection that is still good."""
+        self._part_from_parent()
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if connection.channel.is_quiet():
+                return connection
+            connection.channel.close()
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep a connection whose call is over and went well."""
+        if self._process != os.getpid():
+            connection.channel.close()
+            return
+        now = time.monotonic()
+        connection.idle_since = now
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._idle.append(connection)
+            dropped = []
+            while self._idle and now - self._idle[0].idle_since > _IDLE_SECONDS:
+                dropped.append(self._idle.pop(0))
+        if is_closed:
+            dropped.append(connection)
+        for each in dropped:
+            each.channel.close()
+
+    def close(self) -> None:
+        """Close all that are idle, and from now on all that are given back."""
+        self._part_from_parent()
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.channel.close()
+
+    def _part_from_parent(self) -> None:
+        """In a forked child: close its copies of the sockets, which leaves the parent's as they are."""
+        if self._process == os.getpid():
+            return
+        self._process = os.getpid()
+        # Another thread of the parent may have held the lock at the fork; nobody here will release it.
+        self._lock = threading.RLock()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.channel.close()

@@ -20,9 +20,9 @@ from typing import Any
 from stratagem.errors import AuthenticationError, LimitExceeded, ProtocolError, RemoteError
 from stratagem.runtime.wire.channels import Channel, Message
 from stratagem.runtime.wire.credentials import HOW_TO_SHARE, Credentials
-from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.frames import Fields, pack, unpack
 from stratagem.runtime.wire.limits import WELCOME, Limits
+from stratagem.runtime.wire.waiting import Deadline
 
 PROTOCOL = 2
 """Version of the wire protocol; two sides with different ones do not talk."""
@@ -55,7 +55,7 @@ def versions(here: object, there: object) -> ProtocolError:
     )
 
 
-def introduce(
+def handshake_as_client(
     channel: Channel,
     credentials: Credentials,
     caller: str,
@@ -92,7 +92,7 @@ def introduce(
     return Welcome(dict(told["info"]), channel.far_limits, told.get("host_socket"))
 
 
-def receive_guest(
+def handshake_as_server(
     channel: Channel,
     credentials: Credentials,
     binding: bytes,

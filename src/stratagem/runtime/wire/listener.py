@@ -1,4 +1,7 @@
-"""The listening end: takes connections in, gives each a thread, and answers calls with handlers."""
+"""Who is connected to a listener: strangers, a few at a time, and members, who have been authenticated.
+
+The listening end: takes connections in, gives each a thread, and answers calls with handlers.
+"""
 
 import secrets
 import selectors
@@ -12,18 +15,89 @@ from stratagem.cluster import Address
 from stratagem.environment import shared_memory as shared_memory_allowed
 from stratagem.errors import LimitExceeded, RemoteError, TaskLost
 from stratagem.runtime.wire.addresses import address_at, bind, describe, listen, listen_on_host
+from stratagem.runtime.wire.answering import (
+    LOGGER,
+    Counters,
+    ListenerContext,
+    ListenerStatus,
+    RateLimitedLog,
+    authenticate,
+    serve_calls,
+)
 from stratagem.runtime.wire.calls import Caller, Handler
 from stratagem.runtime.wire.channels import Channel
-from stratagem.runtime.wire.counters import Counters, Snapshot
 from stratagem.runtime.wire.credentials import Credentials
-from stratagem.runtime.wire.deadlines import Deadline
-from stratagem.runtime.wire.foreign import reason
+from stratagem.runtime.wire.error_translation import reason
 from stratagem.runtime.wire.frames import Fields
-from stratagem.runtime.wire.guests import Guests
 from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION, Limits
-from stratagem.runtime.wire.rationed import LOGGER, RationedLog
-from stratagem.runtime.wire.serving import Service, authenticate, serve_calls
-from stratagem.runtime.wire.streams import Stream, tune
+from stratagem.runtime.wire.sockets import Stream, tune
+from stratagem.runtime.wire.waiting import Deadline
+
+
+class ConnectionTable:
+    """The connections of one listener, each with the thread that serves it.
+
+    Strangers never stand in the way of members, and the longest waiting stranger gives way to a new one: one
+    who says nothing cannot keep out one who has something to say.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._threads: dict[Stream, threading.Thread] = {}
+        self._strangers: dict[Stream, None] = {}
+        self._members: set[Stream] = set()
+        self._closed = False
+
+    def arrive(self, stream: Stream, thread: threading.Thread) -> None:
+        """Take in a stranger and start its thread; the oldest one is woken to leave if there are too many."""
+        with self._lock:
+            if self._closed:
+                raise LimitExceeded("the listener has stopped")
+            if len(self._strangers) >= max(1, self._limits.strangers):
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.wake()
+            self._strangers[stream] = None
+            self._threads[stream] = thread
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self.leave(stream)
+            raise LimitExceeded(f"no thread for a connection: {error}") from error
+
+    def promote(self, stream: Stream) -> None:
+        """A stranger has been authenticated; `LimitExceeded` if there are as many members as may be."""
+        with self._lock:
+            if stream not in self._strangers:
+                raise LimitExceeded("authenticated too late")
+            if len(self._members) >= self._limits.connections:
+                raise LimitExceeded(
+                    f"{self._limits.connections} connections are open, which is all that may be"
+                )
+            del self._strangers[stream]
+            self._members.add(stream)
+
+    def leave(self, stream: Stream) -> None:
+        """A connection is over."""
+        with self._lock:
+            self._strangers.pop(stream, None)
+            self._members.discard(stream)
+            self._threads.pop(stream, None)
+
+    def counts(self) -> tuple[int, int]:
+        """How many members and how many strangers there are."""
+        with self._lock:
+            return len(self._members), len(self._strangers)
+
+    def dismiss(self) -> list[threading.Thread]:
+        """Wake all to leave, let nobody in any more; the threads to wait for."""
+        with self._lock:
+            self._closed = True
+            for stream in self._threads:
+                stream.wake()
+            return list(self._threads.values())
+
 
 _OUT_OF_DESCRIPTORS_WAIT = 0.1
 
@@ -69,7 +143,7 @@ class Listener:
         self._handlers: dict[str, Handler] = dict(handlers or {})
         self._info: Fields = dict(info or {})
         self._host_socket_name: str | None = None
-        self._service = Service(
+        self._service = ListenerContext(
             handlers=self._handlers,
             credentials=credentials,
             limits=limits,
@@ -78,9 +152,9 @@ class Listener:
             context=tls.server_context(credentials.has_secret) if tls else None,
             binding=tls.binding() if tls else b"",
             stopping=threading.Event(),
-            log=RationedLog(),
+            log=RateLimitedLog(),
         )
-        self._guests = Guests(limits)
+        self._guests = ConnectionTable(limits)
         self._callers: dict[Stream, str] = {}
         self._thread: threading.Thread | None = None
         self._sockets = [where if isinstance(where, socket.socket) else bind(address_at(where))]
@@ -106,7 +180,7 @@ class Listener:
         """The names of those who are connected."""
         return set(self._callers.copy().values())
 
-    def status(self) -> Snapshot:
+    def status(self) -> ListenerStatus:
         """What it has done so far."""
         return self._service.counters.snapshot(*self._guests.counts())
 

@@ -11,20 +11,17 @@ from stratagem.cluster import Address
 from stratagem.environment import shared_memory as shared_memory_allowed
 from stratagem.errors import DeadlineExceeded, ProtocolError, RemoteError, TaskLost, TaskUnreachable
 from stratagem.runtime.wire.addresses import address_at
+from stratagem.runtime.wire.answering import LOGGER
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.calls import FAILED, OK, Response
 from stratagem.runtime.wire.channels import Channel, Message
 from stratagem.runtime.wire.credentials import Credentials
-from stratagem.runtime.wire.deadlines import Deadline
-from stratagem.runtime.wire.dialing import Connection, Dialer
-from stratagem.runtime.wire.failures import rebuild_failure
+from stratagem.runtime.wire.dialing import Connection, ConnectionPool, Dialer, ExpectedTask
+from stratagem.runtime.wire.error_translation import rebuild_failure
 from stratagem.runtime.wire.frames import Fields
-from stratagem.runtime.wire.identity import Expected
-from stratagem.runtime.wire.leases import Lease
 from stratagem.runtime.wire.limits import Limits
-from stratagem.runtime.wire.pool import Pool
-from stratagem.runtime.wire.rationed import LOGGER
-from stratagem.runtime.wire.waiting import WaitingLog, back_off
+from stratagem.runtime.wire.shared_memory import Lease
+from stratagem.runtime.wire.waiting import Deadline, WaitingLog, back_off
 
 DEFAULT_TIMEOUT = 60.0
 _HANDSHAKE_SECONDS = 10.0
@@ -77,11 +74,11 @@ class Peer:
             credentials=credentials,
             context=credentials.tls.client_context() if credentials.tls else None,
             caller=caller,
-            expected=Expected(task, run),
+            expected=ExpectedTask(task, run),
             limits=limits or Limits(),
             shared_memory=shared_memory_allowed() if shared_memory is None else shared_memory,
         )
-        self._pool = Pool()
+        self._pool = ConnectionPool()
         self._closing = threading.Event()
         self._host_socket: str | None = None
         self._waiting_log = WaitingLog()
@@ -149,7 +146,7 @@ class Peer:
         *,
         timeout: float = DEFAULT_TIMEOUT,
         wait: bool = True,
-    ) -> "CallUnderWay":
+    ) -> "PendingCall":
         """Send a call, and come back for its answer later: see `call`, of which this is the first half.
 
         Over a network the answer may fill the connection and keep the far side from going on until it is received:
@@ -169,12 +166,12 @@ class Peer:
             connection.channel.send(name, dict(fields or {}), tensors, deadline, told)
         except BaseException as error:  # noqa: BLE001  raised again, with its context
             raise self._broken_off(connection, error, name, deadline) from None
-        return CallUnderWay(self, connection, name, deadline)
+        return PendingCall(self, connection, name, deadline)
 
     def open(
         self, name: str, fields: Mapping[str, Any] | None = None, *, timeout: float = DEFAULT_TIMEOUT
     ) -> Channel:
-        """A connection for something else than calls: the handler of this call has the other end (`Reply.keep`).
+        """A connection for something else than calls: the handler of this call has the other end (`Reply.take_over`).
 
         It is the caller's to use, from one thread at a time, and to close. Raises what `call` raises.
         """
@@ -275,7 +272,7 @@ class Peer:
         self.close()
 
 
-class CallUnderWay:
+class PendingCall:
     """A call that was sent and whose answer has not been received; made by `Peer.begin`.
 
     Attributes:

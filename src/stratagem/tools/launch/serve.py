@@ -16,7 +16,7 @@ import click
 from stratagem import environment
 from stratagem.cluster import resolve_cluster
 from stratagem.errors import LaunchError
-from stratagem.runtime.daemon_work import DAEMON_WORK
+from stratagem.runtime.exits import DAEMON_WORK
 from stratagem.tools.launch.task import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 if TYPE_CHECKING:
@@ -88,11 +88,11 @@ def serve(
 
     from stratagem.devices import compute_in_calling_thread, share_host
     from stratagem.runtime import Server  # starts JAX: only now is it known that there is something to serve
-    from stratagem.runtime.wire.secret_file import read_secret
+    from stratagem.runtime.wire.credentials import read_secret_file
 
     share_host(config)
     compute_in_calling_thread()
-    secret = read_secret(secret_file, "--secret-file") if secret_file is not None else None
+    secret = read_secret_file(secret_file, "--secret-file") if secret_file is not None else None
     try:
         with Server(
             config.cluster,

@@ -28,8 +28,7 @@ from stratagem.errors import (
 )
 from stratagem.runtime.wire import Credentials, Listener, Peer, Reply, Request
 from stratagem.runtime.wire.addresses import address_at, bind
-from stratagem.runtime.wire.arrays import Array, raw_bytes
-from stratagem.runtime.wire.dtypes import dtype_names, dtype_of
+from stratagem.runtime.wire.arrays import Array, dtype_names, dtype_of, raw_bytes
 
 SHARED, TCP = True, False
 

@@ -19,10 +19,9 @@ from stratagem.runtime.wire import Limits, Peer
 from stratagem.runtime.wire.addresses import address_at
 from stratagem.runtime.wire.channels import Channel
 from stratagem.runtime.wire.credentials import Credentials
-from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.dialing import Connection, Dialer
-from stratagem.runtime.wire.frames import MAGIC, PREFIX
-from stratagem.runtime.wire.layouts import INLINE
+from stratagem.runtime.wire.frames import INLINE, MAGIC, PREFIX
+from stratagem.runtime.wire.waiting import Deadline
 
 MEMBERS_FRAMES, STRANGERS_FRAMES = 94_000, 6_000
 FRAMES_PER_CONNECTION = 200

@@ -102,7 +102,7 @@ def test_a_link_cut_during_a_silent_wait_is_noticed(
     hosts: list[Host], far: FarSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in real life, only ten times as fast."""
-    streams = "stratagem.runtime.wire.streams"
+    streams = "stratagem.runtime.wire.sockets"
     for name, value in (("IDLE", 1), ("INTERVAL", 1), ("COUNT", 1)):
         monkeypatch.setattr(f"{streams}._KEEPALIVE_{name}", value)
     monkeypatch.setattr(f"{streams}._USER_TIMEOUT_MILLISECONDS", 1000)

@@ -88,14 +88,14 @@ def test_a_process_that_ends_with_something_lent_says_nothing() -> None:
     ends = """
 import os
 import numpy as np
-from stratagem.runtime.wire import leases
+from stratagem.runtime.wire import shared_memory
 
 
 def over(write=os.write):
     write(1, b"over")
 
 
-leases.held = leases.Lease(over).lent(np.zeros(3))
+shared_memory.held = shared_memory.Lease(over).lent(np.zeros(3))
 """
     done = subprocess.run([sys.executable, "-c", ends], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -14,8 +14,8 @@ import pytest
 from drills.processes import until
 from stratagem.errors import DeadlineExceeded, ProtocolError, RemoteCallError, TaskLost
 from stratagem.runtime.wire import LATER, Listener, Peer, Reply, Request
-from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.limits import Limits
+from stratagem.runtime.wire.waiting import Deadline
 
 LARGE = np.arange(100_000, dtype=np.float32)
 

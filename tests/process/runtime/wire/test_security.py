@@ -21,12 +21,11 @@ from stratagem.errors import AuthenticationError, ProtocolError, RemoteError, Ta
 from stratagem.runtime.wire import PROTOCOL, TLS, Credentials, Limits, Listener, Peer, Reply
 from stratagem.runtime.wire.addresses import address_at
 from stratagem.runtime.wire.channels import Channel, Message
-from stratagem.runtime.wire.deadlines import Deadline
 from stratagem.runtime.wire.dialing import Dialer
-from stratagem.runtime.wire.frames import MAGIC, PREFIX, pack
-from stratagem.runtime.wire.layouts import INLINE
+from stratagem.runtime.wire.frames import INLINE, MAGIC, PREFIX, pack
 from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION
-from stratagem.runtime.wire.streams import Stream
+from stratagem.runtime.wire.sockets import Stream
+from stratagem.runtime.wire.waiting import Deadline
 
 
 @pytest.fixture(scope="module")
@@ -435,7 +434,7 @@ def test_one_in_the_middle_with_a_certificate_of_its_own_is_found_out(
 
 MOUNTED = """
 import logging, os, subprocess, sys
-from stratagem.runtime.wire.secret_file import read_secret
+from stratagem.runtime.wire.credentials import read_secret_file
 
 place = sys.argv[1]
 mount = ["mount", "-t", "tmpfs", "-o"]
@@ -448,7 +447,7 @@ for mode in (0o440, 0o644):
     subprocess.run(["mount", "-o", "remount,rw", place], check=True)
     os.chmod(path, mode)
     subprocess.run(["mount", "-o", "remount,ro", place], check=True)
-    print(oct(mode), read_secret(path, "STRATAGEM_SECRET_FILE"), flush=True)
+    print(oct(mode), read_secret_file(path, "STRATAGEM_SECRET_FILE"), flush=True)
 """
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from stratagem.errors import ProgramRefused
 from stratagem.runtime.programs import Inspector, ProgramLimits, export_program, verify
-from stratagem.runtime.programs.container import read_container
+from stratagem.runtime.programs.verification import read_container
 from stratagem.runtime.programs.walk import walk
 from unit.runtime.programs.crafting import sine_of_four
 

@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 from stratagem.runtime.programs import ProgramCache, export_program
-from stratagem.runtime.programs.elements import ELEMENTS
+from stratagem.runtime.programs.summary import ELEMENTS
 
 RANDOM = np.random.default_rng(0)
 VECTOR = RANDOM.uniform(0.1, 1, 6).astype(np.float32)

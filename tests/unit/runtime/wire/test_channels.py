@@ -8,8 +8,8 @@ import numpy as np
 
 from stratagem.runtime.wire import Limits
 from stratagem.runtime.wire.channels import Channel, Message
-from stratagem.runtime.wire.deadlines import Deadline
-from stratagem.runtime.wire.streams import Stream
+from stratagem.runtime.wire.sockets import Stream
+from stratagem.runtime.wire.waiting import Deadline
 
 SECONDS = 20.0
 TENSOR = np.arange(6, dtype=np.int16).reshape(2, 3)

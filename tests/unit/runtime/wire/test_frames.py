@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from stratagem.errors import LimitExceeded, ProtocolError, RemoteError
 from stratagem.runtime.wire.frames import (
+    INLINE,
     MAGIC,
     MAX_DEPTH,
     PREFIX,
     check_prefix,
     decode_header,
     pack,
+    read_layout,
     unpack,
 )
-from stratagem.runtime.wire.layouts import INLINE, read_layout
 from stratagem.runtime.wire.limits import Limits
 
 LIMITS = Limits(header_bytes=1000, frame_bytes=4096, tensors=4)

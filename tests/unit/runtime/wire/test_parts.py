@@ -23,13 +23,12 @@ from stratagem.errors import (
 )
 from stratagem.runtime.wire import TLS, Credentials, Limits, Listener
 from stratagem.runtime.wire.addresses import address_at, bind, listening_address
-from stratagem.runtime.wire.counters import Counters
-from stratagem.runtime.wire.deadlines import FOREVER, Deadline, Stall
-from stratagem.runtime.wire.failures import describe_failure, rebuild_failure
-from stratagem.runtime.wire.guests import Guests
-from stratagem.runtime.wire.rationed import RationedLog
-from stratagem.runtime.wire.secret_file import read_secret
-from stratagem.runtime.wire.streams import Stream
+from stratagem.runtime.wire.answering import Counters, RateLimitedLog
+from stratagem.runtime.wire.credentials import read_secret_file
+from stratagem.runtime.wire.error_translation import describe_failure, rebuild_failure
+from stratagem.runtime.wire.listener import ConnectionTable
+from stratagem.runtime.wire.sockets import Stream
+from stratagem.runtime.wire.waiting import FOREVER, Deadline, Stall
 
 
 def test_limits_are_numbers() -> None:
@@ -86,7 +85,7 @@ def test_a_secret_may_come_through_a_pipe() -> None:
     os.fchmod(reading, 0o644)
     os.write(writing, b"pepper\n")
     os.close(writing)
-    assert read_secret(f"/dev/fd/{reading}", "--secret-file") == b"pepper"
+    assert read_secret_file(f"/dev/fd/{reading}", "--secret-file") == b"pepper"
     os.close(reading)
 
 
@@ -203,7 +202,7 @@ def test_counters_count() -> None:
 
 
 def test_the_log_is_rationed(caplog: pytest.LogCaptureFixture) -> None:
-    log = RationedLog(burst=3, per_second=0.001)
+    log = RateLimitedLog(burst=3, per_second=0.001)
     with caplog.at_level(logging.WARNING, "stratagem"):
         for _ in range(100):
             log.warning("a stranger")
@@ -211,7 +210,7 @@ def test_the_log_is_rationed(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_oldest_stranger_gives_way_and_members_do_not() -> None:
-    guests = Guests(Limits(strangers=2, connections=1))
+    guests = ConnectionTable(Limits(strangers=2, connections=1))
     pairs = [socket.socketpair() for _ in range(4)]
     streams = [Stream(pair[0]) for pair in pairs]
     done = threading.Event()

@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 import stratagem as sg
-from stratagem.runtime.uncaught import summary
+from stratagem.runtime.stderr import summary
 
 
 def test_the_line_is_that_of_the_user() -> None:

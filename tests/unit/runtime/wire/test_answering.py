@@ -6,10 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from stratagem.runtime.wire import Reply
+from stratagem.runtime.wire.answering import Counters, _Answer
 from stratagem.runtime.wire.channels import Message
-from stratagem.runtime.wire.counters import Counters
-from stratagem.runtime.wire.deadlines import Stall
-from stratagem.runtime.wire.serving import _Answer
+from stratagem.runtime.wire.waiting import Stall
 
 SECONDS = 20.0
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from stratagem.errors import ProtocolError, TaskLost
-from stratagem.runtime.wire.deadlines import Patience, Stall
-from stratagem.runtime.wire.foreign import during_transfer
+from stratagem.runtime.wire.error_translation import during_transfer
+from stratagem.runtime.wire.waiting import Stall, TimeLimit
 
 _MAX_BUFFERS = 1024  # IOV_MAX of Linux
 _TLS_CHUNK, _TLS_SMALL = 1 << 20, 1 << 16
@@ -58,14 +58,14 @@ class Stream:
         sock.setblocking(True)
         self._sock = sock
         self._armed: dict[int, float | None] = {_RECEIVING: None, _SENDING: None}
-        self._steady: dict[int, Patience | None] = {_RECEIVING: None, _SENDING: None}
+        self._steady: dict[int, TimeLimit | None] = {_RECEIVING: None, _SENDING: None}
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN | select.POLLRDHUP)
         self._alarmed: dict[int, select.poll] = {}
         self.is_unix = sock.family == socket.AF_UNIX
         self.is_tls = False
 
-    def secure(self, context: ssl.SSLContext, server_side: bool, patience: Patience) -> bytes | None:
+    def secure(self, context: ssl.SSLContext, server_side: bool, patience: TimeLimit) -> bytes | None:
         """Speak TLS from here on; returns the far side's certificate (DER), if it showed one."""
         try:
             sock = context.wrap_socket(self._sock, server_side=server_side, do_handshake_on_connect=False)
@@ -77,7 +77,7 @@ class Stream:
         except OSError as error:
             raise during_transfer(error) from error
 
-    def _arm(self, option: int, patience: Patience) -> None:
+    def _arm(self, option: int, patience: TimeLimit) -> None:
         """Limit the next operation to what the patience leaves.
 
         By the kernel's own limits on a blocking socket: Python's would poll before each operation, which
@@ -100,7 +100,7 @@ class Stream:
             self._sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(whole), int(part * 1e6)))
             self._armed[option] = seconds
 
-    def receive(self, view: memoryview, patience: Patience) -> int:
+    def receive(self, view: memoryview, patience: TimeLimit) -> int:
         """Receive at least one byte into the view; how many there were."""
         while True:
             try:
@@ -117,7 +117,7 @@ class Stream:
             raise TaskLost(_CLOSED)
         return count
 
-    def receive_with_descriptor(self, view: memoryview, patience: Patience) -> tuple[int, int | None]:
+    def receive_with_descriptor(self, view: memoryview, patience: TimeLimit) -> tuple[int, int | None]:
         """The same, and the descriptor that came along, if one did."""
         if not self.is_unix:
             return self.receive(view, patience), None
@@ -134,7 +134,7 @@ class Stream:
             raise TaskLost(_CLOSED)
         return count, descriptor
 
-    def send(self, buffers: Sequence[memoryview], patience: Patience, descriptor: int | None = None) -> None:
+    def send(self, buffers: Sequence[memoryview], patience: TimeLimit, descriptor: int | None = None) -> None:
         """Send all buffers, one after the other, without joining them; the descriptor with the first."""
         try:
             if self.is_tls:
@@ -151,7 +151,7 @@ class Stream:
         except OSError as error:
             raise during_transfer(error) from error
 
-    def _send_rest(self, left: list[memoryview], sent: int, patience: Patience) -> None:
+    def _send_rest(self, left: list[memoryview], sent: int, patience: TimeLimit) -> None:
         """Send what is left of buffers of which so many bytes are sent."""
         first = 0
         while True:
@@ -164,7 +164,7 @@ class Stream:
             self._arm(_SENDING, patience)
             sent = self._sock.sendmsg(left[first : first + _MAX_BUFFERS])
 
-    def _send_tls(self, buffers: Sequence[memoryview], patience: Patience) -> None:
+    def _send_tls(self, buffers: Sequence[memoryview], patience: TimeLimit) -> None:
         # A record per small buffer would cost more than joining them.
         small = bytearray()
         for buffer in buffers:
@@ -180,7 +180,7 @@ class Stream:
             self._arm(_SENDING, patience)
             self._sock.sendall(small)
 
-    def first_byte(self, patience: Patience) -> int:
+    def first_byte(self, patience: TimeLimit) -> int:
         """The first byte that will be received, which stays to be received."""
         try:
             self._arm(_RECEIVING, patience)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from stratagem.errors import LimitExceeded, ProtocolError
-from stratagem.runtime.wire.layouts import Layout, lay_out, read_layout
+from stratagem.runtime.wire.frames import FrameLayout, lay_out, read_layout
 from stratagem.runtime.wire.limits import Limits
-from stratagem.runtime.wire.segments import IncomingSegment, OutgoingSegment
+from stratagem.runtime.wire.shared_memory import IncomingSegment, OutgoingSegment
 
 LIMIT = 1 << 30
 
 
-def bytes_at(offset: int, nbytes: int) -> Layout:
+def bytes_at(offset: int, nbytes: int) -> FrameLayout:
     return read_layout([["uint8", [nbytes], offset]], Limits(frame_bytes=LIMIT))
 
 

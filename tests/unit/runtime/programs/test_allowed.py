@@ -3,8 +3,7 @@
 import pytest
 
 from stratagem.runtime.programs import TensorSpec
-from stratagem.runtime.programs.allowed import CUSTOM_CALLS
-from stratagem.runtime.programs.signatures import wrong_signature
+from stratagem.runtime.programs.allowed import CUSTOM_CALLS, wrong_signature
 
 
 def specs(text: str) -> list[TensorSpec]:

@@ -5,8 +5,15 @@ import numpy as np
 import pytest
 
 from stratagem.errors import ProtocolError
-from stratagem.runtime.wire.arrays import ALIGNMENT, empty_aligned, raw_bytes, sendable
-from stratagem.runtime.wire.dtypes import dtype_names, dtype_of, name_of
+from stratagem.runtime.wire.arrays import (
+    ALIGNMENT,
+    dtype_names,
+    dtype_of,
+    empty_aligned,
+    name_of,
+    raw_bytes,
+    sendable,
+)
 
 JAX_NAMES = [
     name

@@ -9,10 +9,10 @@ import pytest
 
 from drills.processes import descriptors, until
 from stratagem.errors import LimitExceeded
-from stratagem.runtime.wire import Board, Edition, Listener, Peer, Reply, Request
+from stratagem.runtime.wire import Broadcast, BroadcastBuffers, Listener, Peer, Reply, Request
 from stratagem.runtime.wire.arrays import Array
-from stratagem.runtime.wire.layouts import lay_out
-from stratagem.runtime.wire.segments import OutgoingSegment
+from stratagem.runtime.wire.frames import lay_out
+from stratagem.runtime.wire.shared_memory import OutgoingSegment
 
 SIZE = 100_000
 
@@ -21,13 +21,13 @@ class Press:
     """A task that shows the edition of the day, and tells other things of about the same size, too."""
 
     def __init__(self) -> None:
-        self.board = Board()
-        self.edition = Edition(self.board, [])
+        self.board = BroadcastBuffers()
+        self.edition = Broadcast(self.board, [])
         self.print(0)
 
     def print(self, number: int) -> None:
         arrays = [np.full(SIZE, number, np.float32), np.full((), number), np.full((2, 0), number)]
-        self.edition = Edition(self.board, arrays)
+        self.edition = Broadcast(self.board, arrays)
 
     def read(self, request: Request) -> Reply:
         return Reply(tensors=self.edition)
@@ -136,7 +136,7 @@ def test_over_a_network_each_gets_its_own(press: Press) -> None:
 
 
 def test_few_bytes_go_through_the_socket(press: Press, peers: Sequence[Peer]) -> None:
-    press.edition = Edition(press.board, [np.arange(3)])
+    press.edition = Broadcast(press.board, [np.arange(3)])
     assert peers[0].call("read", lend=True).tensors[0].tolist() == [0, 1, 2]
     assert press.readers == []
 
@@ -158,7 +158,7 @@ def test_without_memory_the_socket_carries_them(
 
 
 def test_many_who_copy_at_once_leave_nothing_out() -> None:
-    board = Board()
+    board = BroadcastBuffers()
     rng = np.random.default_rng(0)
     with ThreadPoolExecutor(6) as threads:
         for _ in range(20):
@@ -168,7 +168,7 @@ def test_many_who_copy_at_once_leave_nothing_out() -> None:
                 rng.random((1, 90_000)),
                 rng.random((40_000, 3)),
             ]
-            edition = Edition(board, arrays)
+            edition = Broadcast(board, arrays)
             layout = lay_out([(array.dtype, array.shape) for array in edition], in_segment=True)
             sheets = list(threads.map(board.post, [edition] * 6, [layout] * 6))
             (sheet,) = set(sheets)
@@ -181,8 +181,8 @@ def test_many_who_copy_at_once_leave_nothing_out() -> None:
 
 def test_the_memory_of_a_board_goes_with_it(press: Press, peers: Sequence[Peer]) -> None:
     def show() -> None:
-        board = Board()
-        press.edition = Edition(board, [np.zeros(SIZE, np.float32), np.zeros(()), np.zeros((2, 0))])
+        board = BroadcastBuffers()
+        press.edition = Broadcast(board, [np.zeros(SIZE, np.float32), np.zeros(()), np.zeros((2, 0))])
         read(peers[0])
         gc.collect()
 

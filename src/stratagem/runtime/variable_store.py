@@ -1,7 +1,7 @@
 """The variables of one task: named arrays on its devices, read and replaced whole.
 
 A value is never changed in place while others may see it. Who replaces a value holds the variable's lock, and
-may give its memory away; who only reads takes a view under that lock (`Variable.view`), which XLA respects: it
+may give its memory away; who only reads takes a view under that lock (`StoredVariable.view`), which XLA respects: it
 does not reuse memory that NumPy still sees. On CPU a value that came from outside stays a NumPy array, which
 programs read without a copy.
 """
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.errors import LimitExceeded, VariableMismatch, VariableNotFound
-from stratagem.runtime.buffers import Buffers
+from stratagem.runtime.host_memory import Buffers
 from stratagem.runtime.wire import Fields
 
 _OVERHEAD = 1024
@@ -26,7 +26,7 @@ Value: TypeAlias = np.ndarray[Any, np.dtype[Any]] | jax.Array
 
 
 @dataclass
-class Variable:
+class StoredVariable:
     """A value and where it lives.
 
     Attributes:
@@ -104,7 +104,7 @@ class VariableStore:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._variables: dict[str, Variable] = {}
+        self._variables: dict[str, StoredVariable] = {}
         self._lock = threading.Lock()
 
     def put(
@@ -115,7 +115,7 @@ class VariableStore:
         device_name: str,
         holds_bytes: bool = False,
     ) -> None:
-        """Create a variable, or give an existing one of the same kind a new initial value; see `Variable.take`."""
+        """Create a variable, or give an existing one of the same kind a new initial value; see `StoredVariable.take`."""
         if holds_bytes and (value.dtype != np.uint8 or value.ndim != 1):
             raise VariableMismatch(
                 f"variable {name!r} holds bytes, the value for it is {value.dtype}{list(value.shape)}"
@@ -133,7 +133,7 @@ class VariableStore:
                     "bytes in other variables; delete some, or spread them over more tasks"
                 )
             if known is None:
-                known = self._variables[name] = Variable(name, value, device, device_name, holds_bytes)
+                known = self._variables[name] = StoredVariable(name, value, device, device_name, holds_bytes)
         with known.lock:  # after an update that is under way, not beneath it
             known.value, known.place, known.device, known.holds_bytes = (
                 value,
@@ -143,7 +143,7 @@ class VariableStore:
             )
             known.take(value)
 
-    def __getitem__(self, name: str) -> Variable:
+    def __getitem__(self, name: str) -> StoredVariable:
         try:
             return self._variables[name]
         except KeyError:
@@ -158,7 +158,7 @@ class VariableStore:
         return self[name].view()
 
     def assign(self, name: str, value: Value) -> None:
-        """Replace the value; see `Variable.take`."""
+        """Replace the value; see `StoredVariable.take`."""
         variable = self[name]
         if variable.holds_bytes:  # a string of another length: to be counted anew
             self.put(name, np.asarray(value), variable.place, variable.device, holds_bytes=True)

@@ -1,4 +1,7 @@
-"""Uncaught exceptions that are told in a few lines, where a traceback would say nothing more: somebody else has failed."""
+"""Our log lines on standard error, for a user who asks for them with STRATAGEM_LOG and has set up no logging.
+
+Uncaught exceptions that are told in a few lines, where a traceback would say nothing more: somebody else has failed.
+"""
 
 import logging
 import sys
@@ -7,20 +10,37 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from stratagem import environment
+
+_logger = logging.getLogger("stratagem")
+
+
+def show_logs() -> None:
+    """Show lines of the level that STRATAGEM_LOG names; changes nothing where it is not set, or logging is set up."""
+    level = environment.log_level()
+    if level is None or _logger.handlers or logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    _logger.addHandler(handler)
+    _logger.setLevel(level)
+    _logger.propagate = False
+
+
 _log = logging.getLogger("stratagem")
 _PACKAGE = Path(__file__).parents[1]
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _short: list[type[BaseException]] = []
 
 
-def tell_shortly(kind: type[BaseException]) -> None:
+def report_briefly(kind: type[BaseException]) -> None:
     """Have Python tell of an uncaught exception of this kind in two lines: what it says, and where the user's code was.
 
     With STRATAGEM_LOG=debug, or in an interactive session, the whole traceback is shown as ever. How the process ends
     stays the same.
 
     Example:
-        >>> tell_shortly(WorkerLost)
+        >>> report_briefly(WorkerLost)
         >>> raise WorkerLost("/job:worker/task:1 is lost: …")
         stratagem.errors.WorkerLost: /job:worker/task:1 is lost: …
           in train.py, line 12: state, metrics = step(state, batch)

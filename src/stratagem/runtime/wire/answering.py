@@ -1,9 +1,17 @@
-"""One connection at the server: its handshake, then call after call until the far side leaves."""
+"""What a listener has done so far, for its status.
 
+Log lines that strangers can cause: few per second, however many there are.
+
+One connection at the server: its handshake, then call after call until the far side leaves.
+"""
+
+import logging
 import ssl
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stratagem.errors import (
@@ -14,18 +22,131 @@ from stratagem.errors import (
     TaskLost,
     UnknownCall,
 )
-from stratagem.runtime.daemon_work import DAEMON_WORK
-from stratagem.runtime.wire.calls import FAILED, LATER, OK, Caller, Handler, Keep, Reply, Request
-from stratagem.runtime.wire.channels import Channel, Message, in_place
-from stratagem.runtime.wire.counters import Counters
+from stratagem.runtime.exits import DAEMON_WORK
+from stratagem.runtime.wire.calls import FAILED, LATER, OK, Caller, Handler, Reply, Request, TakeOver
+from stratagem.runtime.wire.channels import Channel, Message, without_lease
 from stratagem.runtime.wire.credentials import Credentials
-from stratagem.runtime.wire.deadlines import FOREVER, Deadline, Stall
-from stratagem.runtime.wire.failures import describe_failure
+from stratagem.runtime.wire.error_translation import describe_failure
 from stratagem.runtime.wire.frames import Fields
-from stratagem.runtime.wire.handshake import REFUSED_TLS, receive_guest
+from stratagem.runtime.wire.handshake import REFUSED_TLS, handshake_as_server
 from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION, Limits
-from stratagem.runtime.wire.rationed import RationedLog
-from stratagem.runtime.wire.streams import Stream
+from stratagem.runtime.wire.sockets import Stream
+from stratagem.runtime.wire.waiting import FOREVER, Deadline, Stall
+
+
+@dataclass(frozen=True)
+class ListenerStatus:
+    """Counts at one moment.
+
+    Attributes:
+        seconds: Since the listener was made.
+        calls: Calls answered, by name.
+        failures: Calls answered with an error.
+        bytes_in: Bytes of all requests, shared memory included.
+        bytes_out: Bytes of all replies, shared memory included.
+        connections: Authenticated connections now.
+        strangers: Connections now that are not authenticated yet.
+        accepted: Authenticated connections so far.
+        refused: Connections that were turned away so far.
+        last_error: The last thing that went wrong, as one line.
+    """
+
+    seconds: float
+    calls: dict[str, int]
+    failures: int
+    bytes_in: int
+    bytes_out: int
+    connections: int
+    strangers: int
+    accepted: int
+    refused: int
+    last_error: str | None
+
+
+@dataclass
+class Counters:
+    """Counts, from many threads."""
+
+    started: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _calls: Counter[str] = field(default_factory=Counter)
+    _failures: int = 0
+    _bytes_in: int = 0
+    _bytes_out: int = 0
+    _accepted: int = 0
+    _refused: int = 0
+    _last_error: str | None = None
+
+    def call(self, name: str, bytes_in: int, bytes_out: int, error: str | None = None) -> None:
+        """A call was answered."""
+        with self._lock:
+            self._calls[name] += 1
+            self._bytes_in += bytes_in
+            self._bytes_out += bytes_out
+            if error is not None:
+                self._failures += 1
+                self._last_error = f"{name}: {error}"
+
+    def failed(self, name: str, error: str) -> None:
+        """Something went wrong in a call that was answered before."""
+        with self._lock:
+            self._failures += 1
+            self._last_error = f"{name}: {error}"
+
+    def accepted(self) -> None:
+        """A connection was authenticated."""
+        with self._lock:
+            self._accepted += 1
+
+    def refused(self, why: str) -> None:
+        """A connection was turned away."""
+        with self._lock:
+            self._refused += 1
+            self._last_error = why
+
+    def snapshot(self, connections: int, strangers: int) -> ListenerStatus:
+        """The counts now."""
+        with self._lock:
+            return ListenerStatus(
+                seconds=time.monotonic() - self.started,
+                calls=dict(self._calls),
+                failures=self._failures,
+                bytes_in=self._bytes_in,
+                bytes_out=self._bytes_out,
+                connections=connections,
+                strangers=strangers,
+                accepted=self._accepted,
+                refused=self._refused,
+                last_error=self._last_error,
+            )
+
+
+LOGGER = logging.getLogger("stratagem")
+
+
+class RateLimitedLog:
+    """Warnings, a handful at once, then so many per second; the next one says how many were left out."""
+
+    def __init__(self, burst: int = 20, per_second: float = 1.0) -> None:
+        self._burst, self._per_second = burst, per_second
+        self._lock = threading.Lock()
+        self._allowance = float(burst)
+        self._last = time.monotonic()
+        self._left_out = 0
+
+    def warning(self, text: str) -> None:
+        """Log the text, or count it."""
+        with self._lock:
+            now = time.monotonic()
+            grown = self._allowance + (now - self._last) * self._per_second
+            self._allowance, self._last = min(grown, self._burst), now
+            if self._allowance < 1:
+                self._left_out += 1
+                return
+            self._allowance -= 1
+            left_out, self._left_out = self._left_out, 0
+        LOGGER.warning("%s%s", text, f" (and {left_out} more)" if left_out else "")
+
 
 _TLS_HANDSHAKE = 0x16  # first byte of a TLS connection; our frames begin with a letter
 _PUNISHMENT_SECONDS = 0.2
@@ -33,7 +154,7 @@ _UNKNOWN_CALL = "unknown"
 
 
 @dataclass(frozen=True)
-class Service:
+class ListenerContext:
     """What all connections of one listener share.
 
     Attributes:
@@ -53,10 +174,12 @@ class Service:
     context: ssl.SSLContext | None
     binding: bytes
     stopping: threading.Event
-    log: RationedLog
+    log: RateLimitedLog
 
 
-def authenticate(service: Service, stream: Stream, channel: Channel, admitted: Callable[[], None]) -> str:
+def authenticate(
+    service: ListenerContext, stream: Stream, channel: Channel, admitted: Callable[[], None]
+) -> str:
     """Greet a stranger; the caller's name, once it has proved that it belongs.
 
     Args:
@@ -86,7 +209,7 @@ def authenticate(service: Service, stream: Stream, channel: Channel, admitted: C
         admitted()
         return service.tell()
 
-    return receive_guest(
+    return handshake_as_server(
         channel,
         service.credentials,
         binding,
@@ -97,7 +220,7 @@ def authenticate(service: Service, stream: Stream, channel: Channel, admitted: C
     )
 
 
-def serve_calls(service: Service, channel: Channel, caller: Caller) -> Keep | None:
+def serve_calls(service: ListenerContext, channel: Channel, caller: Caller) -> TakeOver | None:
     """Answer calls until the far side closes the connection, or sends what is no frame, or a handler wants to keep it.
 
     Returns:
@@ -115,16 +238,16 @@ class _Line:
         caller: Who calls.
     """
 
-    def __init__(self, service: Service, channel: Channel, caller: Caller) -> None:
+    def __init__(self, service: ListenerContext, channel: Channel, caller: Caller) -> None:
         self._service = service
         self._channel = channel
         self._caller = caller
         self._stall = Stall(service.limits.stall_seconds)
         self._answer: _Answer | None = None
 
-    def serve(self) -> Keep | None:
+    def serve(self) -> TakeOver | None:
         """See `serve_calls`."""
-        keep: Keep | bool = True
+        keep: TakeOver | bool = True
         try:
             while keep is True:
                 keep = self._serve_one()
@@ -133,14 +256,14 @@ class _Line:
                 self._answer.close()
         return keep or None
 
-    def _serve_one(self) -> Keep | bool:
+    def _serve_one(self) -> TakeOver | bool:
         """Serve one call; whether another may follow, or what takes the channel over.
 
         A function of its own, so that no array of this call is kept alive while the next one is awaited.
         """
         channel, problem = self._channel, None
         try:
-            message = channel.receive(FOREVER, self._stall, borrow=in_place)
+            message = channel.receive(FOREVER, self._stall, borrow=without_lease)
         except TaskLost:
             return False
         except RemoteError as error:
@@ -166,7 +289,7 @@ class _Line:
         _, sent = self._channel.send(FAILED, told, (), self._stall)
         self._service.counters.call(_UNKNOWN_CALL, 0, sent, str(error))
 
-    def _handled(self, message: Message) -> Keep | bool:
+    def _handled(self, message: Message) -> TakeOver | bool:
         """Run the handler, and send what comes of it, unless somebody else does."""
         service, channel = self._service, self._channel
         answer = self._answer = _Answer(service, channel, self._stall, message)
@@ -193,7 +316,7 @@ class _Line:
         if reply is LATER:
             return True
         answer.respond(reply)
-        return True if reply.keep is None else reply.keep
+        return True if reply.take_over is None else reply.take_over
 
 
 class _Answer:
@@ -208,7 +331,7 @@ class _Answer:
 
     __slots__ = ("_channel", "_counters", "_is_over", "_is_sent", "_lock", "_name", "_nbytes", "_stall")
 
-    def __init__(self, service: Service, channel: Channel, stall: Stall, message: Message) -> None:
+    def __init__(self, service: ListenerContext, channel: Channel, stall: Stall, message: Message) -> None:
         self._channel = channel
         self._stall = stall
         self._counters = service.counters

@@ -2,22 +2,33 @@
 
 Each direction of a connection has one segment at a time, made by its sender, reused from frame to frame,
 replaced by a larger one when needed. It lives as long as a process maps it, and no longer.
+
+
+Arrays of shared memory that are lent out: when the last of them is gone, their connection may be used again.
+
+Tensors that several callers are sent alike: copied once, into shared memory that all of them see.
+
+Whoever is to send them copies what others have not copied yet, so nobody waits for anybody; that a piece may be
+copied twice does no harm, as it is the same both times.
 """
 
 import fcntl
 import itertools
 import mmap
 import os
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final
+from types import EllipsisType
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from stratagem.errors import ProtocolError
 from stratagem.runtime.wire.arrays import Array
-from stratagem.runtime.wire.foreign import during_allocation, reason
-from stratagem.runtime.wire.layouts import NO_TENSORS, Layout
+from stratagem.runtime.wire.error_translation import during_allocation, reason
+from stratagem.runtime.wire.frames import NO_TENSORS, FrameLayout
 from stratagem.runtime.wire.limits import KIB, MIB
 
 _SMALLEST: Final = 256 * KIB
@@ -87,7 +98,7 @@ class OutgoingSegment:
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
         self.size, self.number = size, next(_NUMBERS)
 
-    def lay_out(self, layout: Layout) -> None:
+    def lay_out(self, layout: FrameLayout) -> None:
         """Make places for tensors, for which room was reserved."""
         # One that is used for little has to be reserved each time, so that it is dropped in the end.
         self.layout = NO_TENSORS if self._little_used else layout
@@ -142,12 +153,12 @@ class IncomingSegment:
         finally:
             os.close(descriptor)
 
-    def check(self, layout: Layout) -> None:
+    def check(self, layout: FrameLayout) -> None:
         """Raise `ProtocolError` unless there is a segment with room for a layout."""
         if layout.end > self.view.nbytes:
             raise ProtocolError(f"tensors up to byte {layout.end} of a segment of {self.view.nbytes}")
 
-    def tensors(self, layout: Layout) -> list[Array]:
+    def tensors(self, layout: FrameLayout) -> list[Array]:
         """The tensors of a layout that was checked; the same arrays for the same layout."""
         if self._seen[0] is not layout:
             self._seen = layout, layout.within(self.view)
@@ -157,3 +168,158 @@ class IncomingSegment:
         """Let go of the mapping."""
         self.view = _NOTHING
         self._seen = NO_TENSORS, []
+
+
+class Lease:
+    """Counts what is lent, by Python's own references: views of views, and what JAX reads in place, count too.
+
+    Args:
+        over: Called when nothing that was lent is in use any more, from whatever thread lets go of the last.
+    """
+
+    def __init__(self, over: Callable[[], None]) -> None:
+        self._over = over
+
+    def lent(self, array: Array) -> Array:
+        """The same bytes, which keep the lease alive for as long as they or any view of them live.
+
+        Args:
+            array: All of a mapping, as `np.frombuffer` sees it.
+        """
+        # Of the mapping, not of the array: NumPy takes for the owner of a view's memory the last in a row of plain
+        # arrays, and what it passes over may go.
+        loan = _Loan(array.shape, array.dtype, array.base)
+        loan.lease = self
+        return loan
+
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ends():  # the modules that a pool needs are gone by then, and nobody calls any more
+            self._over()
+
+
+class _Loan(np.ndarray[Any, np.dtype[Any]]):
+    """What NumPy takes for the owner of lent memory."""
+
+    lease: Lease
+
+
+_PIECE = 2 * MIB
+Rows: TypeAlias = slice | EllipsisType
+_SPARE = 1
+"""Sheets to keep beside those in use."""
+
+
+class Broadcast(list[Array]):
+    """Tensors that are sent to several, and do not change meanwhile.
+
+    Args:
+        board: Where they are put up for those who share memory with this process.
+        arrays: The tensors.
+    """
+
+    def __init__(self, board: "BroadcastBuffers", arrays: Iterable[Array]) -> None:
+        super().__init__(arrays)
+        self.board = board
+
+
+class BroadcastBuffer:
+    """A segment with the tensors of one edition, and those who may be reading it.
+
+    Args:
+        board: The board that it belongs to.
+
+    Attributes:
+        board: See above.
+        segment: The segment.
+        layout: How they lie in it.
+        edition: What it shows.
+        readers: How many were told of it, and have not come back since.
+    """
+
+    def __init__(self, board: "BroadcastBuffers") -> None:
+        self.board = board
+        self.segment = OutgoingSegment()
+        self.layout = NO_TENSORS
+        self.edition: Broadcast | None = None
+        self.readers = 0
+        self._pieces: list[tuple[Array, int, Rows]] = []
+        self._copied: list[bool] = []
+
+    def show(self, edition: Broadcast, layout: FrameLayout) -> None:
+        """Make room for an edition; raises `LimitExceeded` if there is none."""
+        self.edition = None
+        if self.segment.layout.specs != layout.specs:
+            self.segment.reserve(layout.end)
+            self.segment.lay_out(layout)
+            self.layout = layout
+            self._pieces = [
+                (place[rows], index, rows)
+                for index, place in enumerate(self.segment.places)
+                for rows in _pieces(place)
+            ]
+        self.edition = edition
+        self._copied = [False] * len(self._pieces)
+
+    def complete(self, edition: Broadcast, from_behind: bool) -> None:
+        """Copy what nobody has copied: two who begin at both ends meet in the middle."""
+        copied = self._copied
+        numbers = range(len(copied))
+        for number in reversed(numbers) if from_behind else numbers:
+            if not copied[number]:
+                place, index, rows = self._pieces[number]
+                place[...] = edition[index][rows]
+                copied[number] = True
+
+
+class BroadcastBuffers:
+    """Shows editions, mostly one at a time; older ones as long as somebody may be reading them."""
+
+    def __init__(self) -> None:
+        self._sheets: list[BroadcastBuffer] = []
+        self._lock = threading.Lock()
+
+    def post(self, edition: Broadcast, layout: FrameLayout) -> BroadcastBuffer:
+        """A sheet that shows an edition to one reader more, who has to be taken off it with `release`.
+
+        Args:
+            edition: The tensors, which must not change before this returns.
+            layout: How to lay them out in a segment.
+
+        Raises:
+            LimitExceeded: There is no memory for it.
+        """
+        with self._lock:
+            sheet = self._showing(edition, layout)
+            is_second = sheet.readers % 2 == 1
+            sheet.readers += 1
+        sheet.complete(edition, from_behind=is_second)
+        return sheet
+
+    def _showing(self, edition: Broadcast, layout: FrameLayout) -> BroadcastBuffer:
+        free = []
+        for sheet in self._sheets:
+            if sheet.edition is edition:
+                return sheet
+            if not sheet.readers:
+                free.append(sheet)
+        if not free:
+            free.append(BroadcastBuffer(self))
+            self._sheets.append(free[0])
+        for sheet in free[1 + _SPARE :]:
+            self._sheets.remove(sheet)
+            sheet.segment.close()
+        free[0].show(edition, layout)
+        return free[0]
+
+    def release(self, sheet: BroadcastBuffer) -> None:
+        """One reader less."""
+        with self._lock:
+            sheet.readers -= 1
+
+
+def _pieces(place: Array) -> list[Rows]:
+    """The rows of an array in pieces of some size; of a single number, all there is."""
+    if not place.ndim:
+        return [...]
+    rows = max(1, _PIECE * len(place) // max(1, place.nbytes))
+    return [slice(start, start + rows) for start in range(0, len(place), rows)]

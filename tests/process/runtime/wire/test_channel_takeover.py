@@ -13,8 +13,8 @@ import pytest
 from process.runtime.wire.certificates import Authority
 from stratagem.errors import DeadlineExceeded, RemoteError, TaskLost
 from stratagem.runtime.wire import TLS, Credentials, Listener, Peer, Reply, Request
-from stratagem.runtime.wire.channels import SHARED_FROM, Channel, in_place
-from stratagem.runtime.wire.deadlines import FOREVER, Stall
+from stratagem.runtime.wire.channels import SHARED_FROM, Channel, without_lease
+from stratagem.runtime.wire.waiting import FOREVER, Stall
 
 STALL = Stall(10.0)
 LARGE = 4 * SHARED_FROM
@@ -29,7 +29,7 @@ def ends(
     kept: queue.SimpleQueue[Channel] = queue.SimpleQueue()
 
     def keep(request: Request) -> Reply:
-        return Reply({"kept": True}, keep=kept.put)
+        return Reply({"kept": True}, take_over=kept.put)
 
     with (
         Listener("127.0.0.1:0", {"keep": keep}, credentials=served, shared_memory=shared_memory) as listener,
@@ -56,7 +56,7 @@ def test_lent_memory_arrives_as_it_was_written(shared_memory: bool) -> None:
                 carried = 0 if shared_memory and size >= SHARED_FROM else size
                 assert one.through_socket([room]) == carried
                 one.send("part", {"value": value}, [room], STALL)
-                message = other.receive(STALL, STALL, borrow=in_place)
+                message = other.receive(STALL, STALL, borrow=without_lease)
                 assert message.fields == {"value": value}
                 assert message.borrowed == (carried != size)
                 assert message.tensors[0].tolist() == [value] * size
@@ -67,7 +67,7 @@ def test_messages_that_are_alike_come_in_the_same_memory() -> None:
         places = []
         for value in (1, 2, 3):
             near.send("part", {}, [np.full(LARGE, value, np.uint8), np.full(3, value, np.float32)], STALL)
-            bytes_, floats = far.receive(STALL, STALL, borrow=in_place).tensors
+            bytes_, floats = far.receive(STALL, STALL, borrow=without_lease).tensors
             assert (bytes_ == value).all()
             assert floats.tolist() == [value] * 3
             places.append((bytes_.ctypes.data, floats.ctypes.data))
@@ -75,7 +75,7 @@ def test_messages_that_are_alike_come_in_the_same_memory() -> None:
         assert places[1] == places[2]
         assert not floats.flags.writeable, "it is nobody's to keep"
         near.send("other", {}, [np.full(LARGE + 1, 4, np.uint8)], STALL)
-        assert (far.receive(STALL, STALL, borrow=in_place).tensors[0] == 4).all()
+        assert (far.receive(STALL, STALL, borrow=without_lease).tensors[0] == 4).all()
         near.send("part", {}, [np.full(LARGE, 5, np.uint8), np.full(3, 5, np.float32)], STALL)
         assert (far.receive(STALL, STALL).tensors[0] == 5).all()
 
@@ -102,16 +102,16 @@ def test_memory_that_was_lent_and_not_sent_is_announced_with_what_is() -> None:
     with ends(True) as (near, far):
         near.lend(LARGE)
         near.send("part", {}, [np.full(LARGE, 7, np.uint8)], STALL)
-        assert (far.receive(STALL, STALL, borrow=in_place).tensors[0] == 7).all()
+        assert (far.receive(STALL, STALL, borrow=without_lease).tensors[0] == 7).all()
 
 
 def test_a_segment_may_come_with_the_second_of_two_messages() -> None:
     with ends(True) as (near, far):
         near.send("first", {}, (), STALL)
         near.send("second", {}, [np.full(LARGE, 7, np.uint8)], STALL)
-        first = far.receive(STALL, STALL, borrow=in_place)
+        first = far.receive(STALL, STALL, borrow=without_lease)
         assert (first.subject, first.borrowed) == ("first", False)
-        assert (far.receive(STALL, STALL, borrow=in_place).tensors[0] == 7).all()
+        assert (far.receive(STALL, STALL, borrow=without_lease).tensors[0] == 7).all()
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
