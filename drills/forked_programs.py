@@ -3,7 +3,7 @@
 A program has an environment, descriptors, signals and an end of its own, as after `exec`: only what its parent has
 imported it need not import. From outside, its command line and its environment look like its parent's; the process of a
 task has the task's name, such as `worker:1`. `stratagem run` in such a process forks the keepers of its tasks, and they
-fork the tasks; a server forks the process that inspects programs.
+fork the tasks; a server forks the program inspector.
 """
 
 import contextlib

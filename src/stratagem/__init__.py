@@ -1,7 +1,7 @@
 """Stratagem: write the model once, train it on one device, on all devices of a machine, or on a cluster.
 
-`import stratagem as sg`. Names are loaded when first used, so that importing the package costs next to
-nothing and does not import JAX.
+`import stratagem as sg`. Names are loaded on first use, so that importing the package costs next to nothing and does not
+import JAX.
 """
 
 from typing import TYPE_CHECKING
@@ -96,93 +96,44 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The same list as above, for the interpreter: a test holds the two together.
+# The same list for the interpreter; a test compares the two.
 _HOMES = {
-    "Async": "stratagem.parameters.rules",
-    "AuthenticationError": "stratagem.errors",
-    "BoundedStaleness": "stratagem.parameters.rules",
-    "CentralStorageStrategy": "stratagem.strategies",
-    "Checkpointer": "stratagem.training.checkpoints",
-    "ClosureCancelled": "stratagem.errors",
-    "ClusterConfig": "stratagem.cluster",
-    "ClusterCoordinator": "stratagem.classic.coordinator",
-    "ClusterError": "stratagem.errors",
-    "ClusterSpec": "stratagem.cluster",
-    "ConfigurationError": "stratagem.errors",
-    "DNNClassifier": "stratagem.classic.estimator",
-    "DataError": "stratagem.errors",
-    "DeadlineExceeded": "stratagem.errors",
-    "DeviceError": "stratagem.errors",
-    "DeviceNotFoundError": "stratagem.errors",
-    "DeviceSpec": "stratagem.devices",
-    "DeviceSpecError": "stratagem.errors",
-    "Estimator": "stratagem.classic.estimator",
-    "EstimatorSpec": "stratagem.classic.estimator",
-    "EvalSpec": "stratagem.classic.estimator",
-    "ExponentialMovingAverage": "stratagem.waist",
-    "FixedShards": "stratagem.devices",
-    "GreedyLoadBalancing": "stratagem.devices",
-    "InputContext": "stratagem.strategies",
-    "KeepError": "stratagem.errors",
-    "LaunchError": "stratagem.errors",
-    "LimitExceeded": "stratagem.errors",
-    "LinearRegressor": "stratagem.classic.estimator",
-    "LocalDevice": "stratagem.devices",
-    "MaxSizeShards": "stratagem.devices",
-    "MinSizeShards": "stratagem.devices",
-    "MirroredStrategy": "stratagem.strategies",
-    "MissingExtra": "stratagem.errors",
-    "ModeKeys": "stratagem.classic.estimator",
-    "MultiWorkerMirroredStrategy": "stratagem.strategies",
-    "OneDeviceStrategy": "stratagem.strategies",
-    "ParameterServerStrategy": "stratagem.strategies",
-    "PerReplica": "stratagem.strategies",
-    "PerWorkerDataset": "stratagem.classic.coordinator",
-    "ProgramRefused": "stratagem.errors",
-    "Progress": "stratagem.training",
-    "ProtocolError": "stratagem.errors",
-    "RemoteCallError": "stratagem.errors",
-    "RemoteError": "stratagem.errors",
-    "RemoteFunction": "stratagem.runtime",
-    "RemoteValue": "stratagem.classic.coordinator",
-    "RemoteVariable": "stratagem.runtime",
-    "RoundRobin": "stratagem.devices",
-    "RunConfig": "stratagem.classic.estimator",
-    "Server": "stratagem.runtime",
-    "Session": "stratagem.runtime",
-    "StratagemError": "stratagem.errors",
-    "Strategy": "stratagem.strategies",
-    "StrategyError": "stratagem.errors",
-    "SummaryWriter": "stratagem.training",
-    "Sync": "stratagem.parameters.rules",
-    "TLS": "stratagem.runtime",
-    "TPUStrategy": "stratagem.strategies",
-    "TaskLost": "stratagem.errors",
-    "TaskReplaced": "stratagem.errors",
-    "TaskUnreachable": "stratagem.errors",
-    "TrainSpec": "stratagem.classic.estimator",
-    "Table": "stratagem.tables",
-    "TrainState": "stratagem.waist",
-    "UnknownCall": "stratagem.errors",
-    "VariableMismatch": "stratagem.errors",
-    "VariableNotFound": "stratagem.errors",
-    "WorkerLost": "stratagem.errors",
-    "average_gradients": "stratagem.waist",
-    "byte_size": "stratagem.devices",
-    "configure": "stratagem.devices",
-    "data": "stratagem.data",
-    "deploy": "stratagem.classic.deploy",
-    "device": "stratagem.devices",
-    "estimator": "stratagem.classic.estimator",
-    "flax": "stratagem.flax",
-    "keras": "stratagem.keras",
-    "list_devices": "stratagem.devices",
-    "on_device": "stratagem.classic.deploy",
-    "progress": "stratagem.training",
-    "replica_device_setter": "stratagem.devices",
-    "resolve_cluster": "stratagem.cluster",
-    "train_and_evaluate": "stratagem.classic.estimator",
+    name: module
+    for module, names in {
+        "stratagem.classic.coordinator": "ClusterCoordinator PerWorkerDataset RemoteValue",
+        "stratagem.classic.deploy": "deploy on_device",
+        "stratagem.classic.estimator": """
+            DNNClassifier Estimator EstimatorSpec EvalSpec LinearRegressor ModeKeys RunConfig
+            TrainSpec estimator train_and_evaluate
+        """,
+        "stratagem.cluster": "ClusterConfig ClusterSpec resolve_cluster",
+        "stratagem.data": "data",
+        "stratagem.devices": """
+            DeviceSpec FixedShards GreedyLoadBalancing LocalDevice MaxSizeShards MinSizeShards
+            RoundRobin byte_size configure device list_devices replica_device_setter
+        """,
+        "stratagem.errors": """
+            AuthenticationError ClosureCancelled ClusterError ConfigurationError DataError
+            DeadlineExceeded DeviceError DeviceNotFoundError DeviceSpecError KeepError LaunchError
+            LimitExceeded MissingExtra ProgramRefused ProtocolError RemoteCallError RemoteError
+            StratagemError StrategyError TaskLost TaskReplaced TaskUnreachable UnknownCall
+            VariableMismatch VariableNotFound WorkerLost
+        """,
+        "stratagem.flax": "flax",
+        "stratagem.keras": "keras",
+        "stratagem.parameters.rules": "Async BoundedStaleness Sync",
+        "stratagem.runtime": "RemoteFunction RemoteVariable Server Session TLS",
+        "stratagem.strategies": """
+            CentralStorageStrategy InputContext MirroredStrategy MultiWorkerMirroredStrategy
+            OneDeviceStrategy ParameterServerStrategy PerReplica Strategy TPUStrategy
+        """,
+        "stratagem.tables": "Table",
+        "stratagem.training": "Progress SummaryWriter progress",
+        "stratagem.training.checkpoints": "Checkpointer",
+        "stratagem.waist": "ExponentialMovingAverage TrainState average_gradients",
+    }.items()
+    for name in names.split()
 }
 
-if not TYPE_CHECKING:  # a checker shall find wrong names
+if not TYPE_CHECKING:  # so that a type checker reports wrong names
     __getattr__, __dir__ = lazily(__name__, _HOMES)

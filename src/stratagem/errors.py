@@ -1,44 +1,44 @@
 """Every exception that Stratagem raises, in one tree.
 
 StratagemError
-├── ClusterError (ValueError)              a cluster, a task or TF_CONFIG that cannot be meant
+├── ClusterError (ValueError)              an invalid description of a cluster or task, such as in TF_CONFIG
 ├── DeviceError
-│   ├── DeviceSpecError (ValueError)       a device string that is not one
-│   ├── DeviceNotFoundError (LookupError)  a well-formed name of a device that is not there
+│   ├── DeviceSpecError (ValueError)       an invalid device string
+│   ├── DeviceNotFoundError (LookupError)  a valid name of a device that does not exist
 │   └── ConfigurationError (RuntimeError)  `configure` with wrong values, or too late
-├── RemoteError                            something went wrong between two tasks; `.task` names the far one
+├── RemoteError                            a failure between two tasks; `.task` names the far one
 │   ├── TaskUnreachable (ConnectionError)  no connection to a task within the deadline
-│   ├── TaskLost (ConnectionError)         the connection broke, or the task died, during a call
-│   ├── WorkerLost (ConnectionError)       a worker of a synchronous group died, left or did not answer; or all are lost
-│   ├── TaskReplaced                       another start of this task has taken its place
-│   ├── RolledBack                         parameter servers went back to an earlier step, or begin anew
+│   ├── TaskLost (ConnectionError)         the connection broke or the task died during a call
+│   ├── WorkerLost (ConnectionError)       a worker of a synchronous group died, left or did not answer, or all were lost
+│   ├── TaskReplaced                       a newer start of this task has replaced it
+│   ├── RolledBack                         parameter servers went back to an earlier step, or started again
 │   ├── DeadlineExceeded (TimeoutError)    the task did not answer in time
 │   ├── AuthenticationError                wrong or missing secret, or TLS that does not fit
-│   ├── ProtocolError                      another protocol version, or bytes that are no frame
+│   ├── ProtocolError                      another protocol version, or bytes that are not a frame
 │   │   └── UnknownCall                    a call that the task does not answer
 │   ├── LimitExceeded                      more bytes, connections or variables than the server allows
 │   ├── ProgramRefused                     a shipped program with an operation that is not allowed
 │   ├── VariableNotFound (LookupError)     no variable of that name on the task
 │   ├── VariableMismatch (ValueError)      a value of another shape or dtype than its variable
 │   └── RemoteCallError                    the far side raised something of its own; its traceback is text
-├── StrategyError (ValueError)             a strategy asked for what it cannot do
-├── ClosureCancelled (RuntimeError)        a closure that will not run: another failed, or all is over
-├── DataError (ValueError)                 a batch or a file that is not what it should be
+├── StrategyError (ValueError)             a request that a strategy cannot fulfil
+├── ClosureCancelled (RuntimeError)        a closure that will not run: another failed, or the coordinator was closed
+├── DataError (ValueError)                 an invalid batch or file
 ├── KeepError                              a snapshot, checkpoint or summary that cannot be written, or is damaged
-├── MissingExtra (ImportError)             an optional package that is not installed; the message says which
+├── MissingExtra (ImportError)             an optional package, named in the message, that is not installed
 └── LaunchError                            a job that cannot be started as asked
 
-Each message says what was got, what is allowed, and what to do next. Foreign errors (sockets, JAX, the
-operating system) are turned into one of these in one place per layer.
+Each message says what was got, what is allowed, and what to do next. Foreign errors (sockets, JAX, the operating system) are
+translated into one of these in one place per layer.
 """
 
 
 class StratagemError(Exception):
-    """The root: `except sg.StratagemError` catches all that the library raises by itself."""
+    """The root: `except sg.StratagemError` catches every error that the library itself raises."""
 
 
 class ClusterError(StratagemError, ValueError):
-    """A description of a cluster, or of a task in it, that cannot be meant."""
+    """An invalid description of a cluster, or of a task in it."""
 
 
 class DeviceError(StratagemError):
@@ -46,11 +46,11 @@ class DeviceError(StratagemError):
 
 
 class DeviceSpecError(DeviceError, ValueError):
-    """A device string or field that does not follow the grammar."""
+    """An invalid device string or field."""
 
 
 class DeviceNotFoundError(DeviceError, LookupError):
-    """A well-formed name of a device that this process does not have."""
+    """A valid name of a device that this process does not have."""
 
 
 class ConfigurationError(DeviceError, RuntimeError):
@@ -58,7 +58,7 @@ class ConfigurationError(DeviceError, RuntimeError):
 
 
 class RemoteError(StratagemError):
-    """Something went wrong between two tasks.
+    """A failure between two tasks.
 
     Attributes:
         task: The far task's name, such as `/job:ps/task:0`, once it is known.
@@ -74,19 +74,19 @@ class TaskUnreachable(RemoteError, ConnectionError):
 
 
 class TaskLost(RemoteError, ConnectionError):
-    """The connection broke, or the task died, during a call."""
+    """The connection broke or the task died during a call."""
 
 
 class WorkerLost(RemoteError, ConnectionError):
-    """A worker of a synchronous group died, left or did not answer in time, and `task` names it; or all are lost."""
+    """A worker of a synchronous group died, left or did not answer in time, and `task` names it; or all were lost."""
 
 
 class TaskReplaced(RemoteError):
-    """Another start of this task, a newer one, has taken its place: this one is to end."""
+    """A newer start of this task has replaced it: this one has to end."""
 
 
 class RolledBack(RemoteError):
-    """Parameter servers went back to an earlier step, or begin anew: what was pushed since is void."""
+    """Parameter servers went back to an earlier step, or started again: pushes after that step are void."""
 
 
 class DeadlineExceeded(RemoteError, TimeoutError):
@@ -98,7 +98,7 @@ class AuthenticationError(RemoteError):
 
 
 class ProtocolError(RemoteError):
-    """The far side speaks another version of the protocol, or sent bytes that are no frame."""
+    """The far side speaks another version of the protocol, or sent bytes that are not a frame."""
 
 
 class UnknownCall(ProtocolError):
@@ -118,31 +118,31 @@ class VariableNotFound(RemoteError, LookupError):
 
 
 class VariableMismatch(RemoteError, ValueError):
-    """A value has another shape or dtype than the variable that it is meant for."""
+    """A value has another shape or dtype than its variable."""
 
 
 class RemoteCallError(RemoteError):
-    """The far side raised an error that is not one of ours; `remote_traceback` has its text."""
+    """The far side raised an error that is not one of the library's; `remote_traceback` has its traceback as text."""
 
 
 class StrategyError(StratagemError, ValueError):
-    """A strategy was asked for what it cannot do."""
+    """A request that a strategy cannot fulfil."""
 
 
 class ClosureCancelled(StratagemError, RuntimeError):
-    """A scheduled closure will not run: another one failed, or the coordinator was closed."""
+    """A scheduled closure will not run: another failed, or the coordinator was closed."""
 
 
 class DataError(StratagemError, ValueError):
-    """A batch or a file that is not what it should be."""
+    """An invalid batch or file."""
 
 
 class KeepError(StratagemError):
-    """A snapshot or checkpoint that cannot be written, or is missing, unfinished or damaged."""
+    """A snapshot, checkpoint or summary that cannot be written, or is missing, incomplete or damaged."""
 
 
 class MissingExtra(StratagemError, ImportError):
-    """Something was asked for that needs an optional package, which is not installed."""
+    """A feature that needs an optional package that is not installed."""
 
 
 class LaunchError(StratagemError):

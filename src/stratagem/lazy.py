@@ -1,15 +1,15 @@
-"""Packages whose names are loaded when first used, so that importing them costs next to nothing."""
+"""Packages whose names are loaded on first use, so that importing them costs next to nothing."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package whose names live in its modules.
+    """Return the `__getattr__` and `__dir__` of a package whose names live in modules that are not imported yet.
 
     Args:
         package: The package's `__name__`.
-        homes: For each name the full name of the module that has it, or of itself if it is a module.
+        homes: The full name of the module that defines each name; for a module, its own full name.
 
     Example:
         >>> load, names = lazily("stratagem", {"ClusterSpec": "stratagem.cluster"})
@@ -24,7 +24,7 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], obje
             )
         module = import_module(homes[name])
         value = module if homes[name].endswith(f".{name}") else getattr(module, name)
-        setattr(import_module(package), name, value)  # the next time it is found without us
+        setattr(import_module(package), name, value)  # from now on Python finds it without calling this
         return value
 
     return load, lambda: sorted(homes)

@@ -147,7 +147,7 @@ class Exchange:
         """A worker's next message, for as long as it is alive and has our patience."""
         began = time.monotonic()
         if self._is_quick:
-            channel.stream.watch(_WATCH_SECONDS)
+            channel.stream.spin(_WATCH_SECONDS)
         tasks, patience = self._members.tasks, self._members.options.patience
         while not channel.wait(min(LOG_EVERY, patience), self._bonds.alarm):
             waited = time.monotonic() - began

@@ -55,7 +55,7 @@ class Versions:
     def __init__(self, leaves: int, are_shared: bool) -> None:
         self._leaves = leaves
         self._views = HostViews()
-        self._board = BroadcastBuffers() if are_shared else None
+        self._buffers = BroadcastBuffers() if are_shared else None
         self._newest = _Version(0, [], [])
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -118,7 +118,7 @@ class Versions:
         """Let readers have other values from now on; to be called while the former are being replaced."""
         leaves = self._views.of(values[: self._leaves])
         self._newest = _Version(
-            step, values, leaves if self._board is None else Broadcast(self._board, leaves)
+            step, values, leaves if self._buffers is None else Broadcast(self._buffers, leaves)
         )
 
 

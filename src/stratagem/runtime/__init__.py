@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stratagem.runtime.session import Session as Session
     from stratagem.runtime.wire import TLS as TLS
 
-# The same list as above, for the interpreter: a test holds the two together.
+# The same list for the interpreter; a test compares the two.
 _HOMES = {
     "RemoteDevice": "stratagem.runtime.session",
     "RemoteFunction": "stratagem.runtime.remote_function",

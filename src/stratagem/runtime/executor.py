@@ -1,4 +1,4 @@
-"""What a server does for clients: keep variables, and run programs on values from here, there and the client."""
+"""What a server does for clients: keep variables, and run programs on values of its own, of other tasks and of the client."""
 
 import contextlib
 from collections import Counter, defaultdict
@@ -33,11 +33,11 @@ class Executor:
 
     Args:
         task: This task's name.
-        peers: The cluster, for values that live on other tasks.
+        peers: The tasks of the cluster, for values that live on them.
 
     Attributes:
         programs: The programs that clients have shipped.
-        suppliers: Who gives programs the inputs that are neither the client's nor variables, by their kind.
+        suppliers: Functions that supply the inputs of programs that are neither the client's nor variables, by kind.
     """
 
     def __init__(self, task: str, peers: Peers) -> None:
@@ -50,7 +50,7 @@ class Executor:
         self._threads = ThreadPoolExecutor(_MOST_FETCHES, thread_name_prefix="stratagem-fetch")
 
     def handlers(self) -> dict[str, Handler]:
-        """The calls that clients may make."""
+        """Return the handlers of the calls that clients may make."""
         return {
             "devices": self._devices,
             "variable.put": self._put,
@@ -65,11 +65,11 @@ class Executor:
         }
 
     def describe(self) -> Fields:
-        """Variables and programs, for the status."""
+        """Return variables and programs, for the status."""
         return {"variables": self._store.describe(), "programs": asdict(self.programs.statistics())}
 
     def close(self) -> None:
-        """End the threads and processes that it has started."""
+        """End the threads and processes that it started."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.programs.close()
 
@@ -86,7 +86,7 @@ class Executor:
         )
 
     def _full_name(self, local_name: str) -> str:
-        """`/job:localhost/replica:0/task:0/device:CPU:0` as the cluster knows it."""
+        """Return the cluster's name of a device such as `/job:localhost/replica:0/task:0/device:CPU:0`."""
         job, task = self._task.removeprefix("/").split("/")
         return f"/{job}/replica:0/{task}/{local_name.rpartition('/')[2]}"
 
@@ -94,10 +94,10 @@ class Executor:
 
     def _put(self, request: Request) -> Reply:
         fields = request.fields
-        found = self._local_device(fields["device"])
+        local = self._local_device(fields["device"])
         (name,) = _names(request)
         self._store.put(
-            name, request.tensors[0], found.device, self._full_name(found.name), fields["holds_bytes"]
+            name, request.tensors[0], local.device, self._full_name(local.name), fields["holds_bytes"]
         )
         return Reply(self._store[name].describe())
 
@@ -115,7 +115,7 @@ class Executor:
         return Reply()
 
     def _forget(self, request: Request) -> Reply:
-        """Delete those that are still there."""
+        """Delete those of the variables that still exist."""
         for name in _names(request):
             with contextlib.suppress(VariableNotFound):
                 self._store.delete(name)
@@ -129,7 +129,7 @@ class Executor:
         return Reply()
 
     def _variant(self, fields: Fields) -> tuple[set[str], tuple[int, ...], jax.Device]:
-        """How a program is compiled for a call: variables it updates here, inputs it may reuse, its device."""
+        """Return how a program is compiled for a call: variables it updates here, inputs it may reuse, its device."""
         updated = self._updated_here(fields["inputs"], fields["outputs"])
         donate = tuple(
             index for index, source in enumerate(fields["inputs"]) if self._name_here(source) in updated
@@ -165,44 +165,44 @@ class Executor:
             for target, result in pairs:
                 if (name := self._name_here(target)) is not None:
                     self._store[name].take(result)
-            # Taken under the lock: a later update may give away the memory of what is on its way out.
-            returned = [np.asarray(result) for target, result in pairs if target[0] == RETURN]
+            # Taken under the lock: a later update may give away the memory of results that are being sent.
+            tensors = [np.asarray(result) for target, result in pairs if target[0] == RETURN]
         self._deliver(
             [pair for pair in pairs if pair[0][0] in (ASSIGN, ADD) and self._name_here(pair[0]) is None],
             deadline,
         )
-        return Reply(tensors=returned)
+        return Reply(tensors=tensors)
 
     def _supplied(self, inputs: list[list[Any]]) -> dict[int, Any] | None:
-        """The inputs that this task has of its own; `None` if it has others than the client believes."""
+        """Return the inputs that this task supplies; `None` if it has others than the client believes."""
         wanted = defaultdict(list)
         for index, source in enumerate(inputs):
             if source[0] not in (TENSOR, VARIABLE):
                 wanted[source[0]].append(index)
-        found: dict[int, Any] = {}
-        for kind, places in wanted.items():
+        supplied: dict[int, Any] = {}
+        for kind, indices in wanted.items():
             if kind not in self.suppliers:
-                raise ProtocolError(f"{self._task} gives programs no input of the kind {kind!r:.80}")
-            values = self.suppliers[kind]([inputs[index] for index in places])
+                raise ProtocolError(f"{self._task} supplies no inputs of the kind {kind!r:.80}")
+            values = self.suppliers[kind]([inputs[index] for index in indices])
             if values is None:
                 return None
-            found.update(zip(places, values, strict=True))
-        return found
+            supplied.update(zip(indices, values, strict=True))
+        return supplied
 
     def _name_here(self, reference: list[Any]) -> str | None:
-        """The variable's name, if the reference is to a variable of this task."""
+        """Return the variable's name, if the reference is to a variable of this task."""
         if reference[0] in (VARIABLE, ASSIGN) and reference[1] == self._task:
             return str(reference[2])
         return None
 
     def _updated_here(self, inputs: list[list[Any]], outputs: list[list[Any]]) -> set[str]:
-        """Variables of this task that the program reads once and replaces: their memory may be reused."""
+        """Return the variables of this task that the program reads once and replaces: their memory may be reused."""
         read = Counter(self._name_here(source) for source in inputs)
         written = {self._name_here(target) for target in outputs}
         return {name for name, count in read.items() if name is not None and count == 1 and name in written}
 
     def _fetch(self, inputs: Iterable[list[Any]], deadline: Deadline) -> dict[int, Any]:
-        """The values of variables of other tasks, with one call to each of them, all at the same time."""
+        """Return the values of variables of other tasks, with one call to each of them, all at the same time."""
         wanted = defaultdict(list)
         for index, source in enumerate(inputs):
             if source[0] == VARIABLE and source[1] != self._task:
@@ -221,38 +221,38 @@ class Executor:
     def _deliver(self, values: list[tuple[list[Any], jax.Array]], deadline: Deadline) -> None:
         """Assign results to variables of other tasks, or add them, with one call of each kind to each task."""
         elsewhere = defaultdict(list)
-        for (what, task, name), value in values:
-            elsewhere[task, what].append((name, value))
+        for (action, task, name), value in values:
+            elsewhere[task, action].append((name, value))
 
         def deliver(destination: tuple[str, str]) -> None:
-            task, what = destination
+            task, action = destination
             names, arrays = zip(*elsewhere[destination], strict=True)
             tensors = [np.asarray(array) for array in arrays]
             if task == self._task:
                 for name, tensor in zip(names, tensors, strict=True):
                     self._store.add(name, tensor)
             else:
-                self._call(task, f"variable.{what}", list(names), tensors, deadline)
+                self._call(task, f"variable.{action}", list(names), tensors, deadline)
 
         self._at_once(deliver, elsewhere)
 
     def _call(
         self, task: str, call: str, names: list[str], tensors: Sequence[Any], deadline: Deadline
     ) -> Response:
-        """Call another task; one that was there before and is gone is not waited for: its variables went with it."""
+        """Call another task. One that was up before and is gone is not waited for, since its variables went with it."""
         peer, left = self._peers[task], deadline.left()
-        # Less than this task's caller waits, so that it is told whom this task has waited for.
+        # Less than this task's caller waits, so that the caller learns whom this task has waited for.
         seconds = left - min(left / 4, _SECONDS_TO_ANSWER)
         return peer.call(call, {"names": names}, tensors, timeout=seconds, wait=not peer.was_reached)
 
     def _at_once(self, call: Callable[[K], T], tasks: Collection[K]) -> list[T]:
-        """Call several tasks at the same time; one alone from this thread, so that it waits for no other."""
+        """Call several tasks at the same time; call a single one from this thread, so that it waits for no other."""
         return [call(task) for task in tasks] if len(tasks) == 1 else list(self._threads.map(call, tasks))
 
 
 def _names(request: Request) -> list[str]:
-    """The names of variables in a request."""
+    """Return the names of the variables in a request."""
     names = request.fields["names"]
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ProtocolError(f"variables are named by text, not by {names!r:.80}")
+        raise ProtocolError(f"the names of variables are texts, not {names!r:.80}")
     return names

@@ -1,16 +1,14 @@
-"""What a process does when it ends well, and only then: tells others that it has finished, as a rule.
+"""The end of a process: callbacks for a normal exit, and the work of daemon threads that the exit has to wait for.
 
-Ending well is the main thread coming to its end without an uncaught exception (Ctrl-C is one) and without
-`sys.exit` of anything but success. `os._exit`, a signal or a crash runs nothing. Errors of other threads do not
-count: the process went on after them. In an interactive session errors at the prompt do not count either.
-Python 3.12.0 to 3.12.2 start no thread at that time: a callback that needs one fails there, and the log says so.
+A process ends normally if its main thread comes to its end without an uncaught exception (Ctrl-C is one) and without
+`sys.exit` of anything but success. `os._exit`, a signal or a crash runs no callback. Errors in other threads do not count:
+the process went on after them. In an interactive session errors at the prompt do not count either. Python 3.12.0 to 3.12.2
+start no thread at that time: a callback that needs one fails there, and the log says so.
 
-
-What threads that do not keep the process from ending have under way when it ends.
-
-Python before 3.14 ends such a thread when it comes back to Python while the interpreter is taken down: it unwinds the
-thread's stack. XLA's frames do not let that through, and the process is aborted, whatever it has said of its end. So what a
-daemon thread does in XLA, it does `with DAEMON_WORK`, and the end of the process lets none begin and waits for those that have.
+Python before 3.14 ends a daemon thread when it comes back to Python while the interpreter is taken down: it unwinds the
+thread's stack. XLA's frames do not let that through, and the process is aborted, whatever its exit status was to be. So a
+daemon thread does its work in XLA `with DAEMON_WORK`: the end of the process lets no new work begin, and waits for work
+that has begun.
 """
 
 import atexit
@@ -24,6 +22,8 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 _log = logging.getLogger("stratagem")
+_SECONDS: Final = 2.0
+"""How long the end of the process waits for daemon work; work that waits for a lost worker may never be over."""
 Callback = Callable[[], object]
 
 
@@ -39,6 +39,7 @@ class _Exits:
         self._known_error: BaseException | None = None
 
     def add(self, callback: Callback) -> Callable[[], None]:
+        """Add a callback; return a function that removes it."""
         with self._lock:
             if self._process != os.getpid():  # the first here; a forked child does not speak for its parent
                 self._install(anew=self._process is None)
@@ -71,7 +72,7 @@ class _Exits:
         sys.exit = watched_exit
 
     def _run(self) -> None:
-        if os.getpid() != self._process or not self._ends_well():
+        if os.getpid() != self._process or not self._ends_normally():
             return
         while True:
             with self._lock:
@@ -84,30 +85,30 @@ class _Exits:
                 # Raised further, it would keep Python from waiting for the user's threads.
                 _log.exception("while this process ended: %r failed", callback)
 
-    def _ends_well(self) -> bool:
+    def _ends_normally(self) -> bool:
         is_interactive = hasattr(sys, "ps1")
         last = None if is_interactive else _last_error()
         return self._status in (None, 0) and (last is None or last is self._known_error)
 
 
 def _last_error() -> BaseException | None:
-    """The uncaught exception that Python has printed, whatever has become of `sys.excepthook`."""
-    found: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return found
+    """Return the uncaught exception that Python has printed, whatever has become of `sys.excepthook`."""
+    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error
 
 
 _exits = _Exits()
 
 
 def at_normal_exit(callback: Callback) -> Callable[[], None]:
-    """Call a function when this process ends well, in the main thread, newest first, once.
+    """Call a function when this process ends normally, in the main thread, newest first, once.
 
     Args:
-        callback: The function. What it raises is logged. It may use threads, sockets and JAX; it should not take
-            long, since the process does not end before.
+        callback: The function. What it raises is logged. It may use threads, sockets and JAX; it should not take long, since
+            the process does not end before.
 
     Returns:
-        Call it to cancel; that may be done at any time, and twice.
+        A function that cancels the callback; it may be called at any time, and twice.
 
     Example:
         >>> cancel = at_normal_exit(lambda: print("finished"))
@@ -116,12 +117,8 @@ def at_normal_exit(callback: Callback) -> Callable[[], None]:
     return _exits.add(callback)
 
 
-_PATIENCE: Final = 2.0
-"""Seconds that the end of the process waits for what is under way; one that waits for a lost worker may never be over."""
-
-
 class _DaemonWork:
-    """Counts what is under way in this process."""
+    """Counts the work of this process's daemon threads."""
 
     def __init__(self) -> None:
         self._is_installed = False
@@ -139,9 +136,9 @@ class _DaemonWork:
                 atexit.register(self.settle)
                 os.register_at_fork(after_in_child=self._reset)  # the threads are the parent's alone
             if self._is_ending:
-                # Mostly for ever: the interpreter goes. Not so if a function of the user's, which is called at the
-                # end as well, waits for this very thread. What else is over meanwhile is no reason to begin.
-                self._changed.wait_for(lambda: not self._is_ending, _PATIENCE)
+                # Usually for ever, as the interpreter goes. But a function of the user's, which is called at the end as
+                # well, may wait for this very thread. Other work that is over meanwhile is no reason to begin.
+                self._changed.wait_for(lambda: not self._is_ending, _SECONDS)
             self._count += 1
 
     def __exit__(self, *_: object) -> None:
@@ -150,8 +147,8 @@ class _DaemonWork:
             if self._is_ending:
                 self._changed.notify_all()
 
-    def settle(self, seconds: float = _PATIENCE) -> bool:
-        """Let nothing begin from now on, and wait for what is under way; whether all of it was over in time."""
+    def settle(self, seconds: float = _SECONDS) -> bool:
+        """Let no work begin from now on, and wait for work that has begun; return whether all was over in time."""
         with self._changed:
             self._is_ending = True
             return self._changed.wait_for(lambda: not self._count, seconds)

@@ -11,7 +11,7 @@ ResultOut = TypeVar("ResultOut", covariant=True)
 
 
 class RunningCall(Protocol[ResultOut]):
-    """A call in a thread of its own, such as a `Future`."""
+    """A call in another thread, such as a `Future`."""
 
     def result(self) -> ResultOut:
         """Wait until the call is over; return its result, or raise its error."""
@@ -25,7 +25,7 @@ def fan_out(
     *,
     most: int | None = None,
 ) -> list[Result]:
-    """Call a function for all items at once: for the first in this thread, for each other in one of its own.
+    """Call a function for all items at once: for the first in this thread, for the others in threads of their own.
 
     Args:
         act: The function.
@@ -46,7 +46,7 @@ def fan_out(
 
 
 def results_of(waits: Iterable[Callable[[], Result]]) -> list[Result]:
-    """The results of several waits, one after the other; or the first error, once none is left."""
+    """Return the results of several waits, one after the other; raise the first error once all are over."""
     results, errors = [], []
     for wait in waits:
         try:

@@ -1,9 +1,4 @@
-"""All the tasks of a cluster that one process may call, by name; a connection is made when first needed.
-
-Where something is to be in a cluster: a task, and a device of that task.
-
-Whether a call that failed means that the task is gone, or that what it was asked to do has failed there.
-"""
+"""The tasks of a cluster that one process may call, by name; a connection is made when first needed."""
 
 import threading
 from dataclasses import dataclass
@@ -20,20 +15,50 @@ from stratagem.errors import (
 )
 from stratagem.runtime.wire import Credentials, Peer
 
+_PING_SECONDS = 5.0
+
 
 def task_name(job: str, index: int) -> str:
-    """The name of a task: `/job:ps/task:0`."""
+    """Return the name of a task: `/job:ps/task:0`."""
     return DeviceSpec(job=job, task=index).to_string()
+
+
+@dataclass(frozen=True)
+class TaskDevice:
+    """A task by name and one of its devices (`/device:CPU:0`); an empty device leaves the choice to the task."""
+
+    task: str
+    device: str
+
+    @classmethod
+    def of(cls, spec: DeviceSpec, default_task: str) -> "TaskDevice":
+        """Return the task and device that a device specification means.
+
+        Example:
+            >>> TaskDevice.of(DeviceSpec.from_string("/job:ps/gpu:1"), "/job:worker/task:0")
+            TaskDevice(task='/job:ps/task:0', device='/device:GPU:1')
+        """
+        if spec.replica not in (None, 0):
+            raise DeviceSpecError(
+                f"{spec.to_string()!r} names replica {spec.replica}; a cluster has replica 0 only"
+            )
+        if spec.job is None and spec.task is not None:
+            raise DeviceSpecError(
+                f"{spec.to_string()!r} names a task but no job; write /job:worker/task:{spec.task}"
+            )
+        task = default_task if spec.job is None else task_name(spec.job, spec.task or 0)
+        inner = DeviceSpec(device_type=spec.device_type, device_index=spec.device_index)
+        return cls(task, inner.to_string())
 
 
 class Peers:
     """The cluster's tasks, as peers to call.
 
     Args:
-        cluster: Where they are.
+        cluster: The addresses of the tasks.
         credentials: The cluster's secret and TLS files.
         caller: The name of this side.
-        run: The run that all of them belong to, as far as they know of one.
+        run: The run of `stratagem run` that all of them belong to, if there is one.
 
     Example:
         >>> peers = Peers(ClusterSpec({"ps": ["127.0.0.1:2222"]}), Credentials(), caller="a client")
@@ -71,7 +96,7 @@ class Peers:
             return self._peers[task]
 
     def address(self, task: str) -> str:
-        """Where a task listens."""
+        """Return where a task listens."""
         return self._addresses[task]
 
     def close(self) -> None:
@@ -82,44 +107,13 @@ class Peers:
                 peer.close()
 
 
-@dataclass(frozen=True)
-class TaskDevice:
-    """A task by name and one of its devices (`/device:CPU:0`); an empty device is the task's own choice."""
-
-    task: str
-    device: str
-
-    @classmethod
-    def of(cls, spec: DeviceSpec, default_task: str) -> "TaskDevice":
-        """The place that a device specification means.
-
-        Example:
-            >>> TaskDevice.of(DeviceSpec.from_string("/job:ps/gpu:1"), "/job:worker/task:0")
-            TaskDevice(task='/job:ps/task:0', device='/device:GPU:1')
-        """
-        if spec.replica not in (None, 0):
-            raise DeviceSpecError(
-                f"{spec.to_string()!r} names replica {spec.replica}; a cluster has replica 0 only"
-            )
-        if spec.job is None and spec.task is not None:
-            raise DeviceSpecError(
-                f"{spec.to_string()!r} names a task but no job; write /job:worker/task:{spec.task}"
-            )
-        task = default_task if spec.job is None else task_name(spec.job, spec.task or 0)
-        inner = DeviceSpec(device_type=spec.device_type, device_index=spec.device_index)
-        return cls(task, inner.to_string())
-
-
-_PING_SECONDS = 5.0
-
-
 def is_lost(peer: Peer, error: BaseException) -> bool:
-    """Whether a task is gone, as far as can be told from the error of a call to it."""
+    """Return whether a task is gone, as far as the error of a call to it tells; otherwise the call has failed there."""
     if not isinstance(error, TaskLost | TaskUnreachable | DeadlineExceeded):
         return False
     if error.remote_traceback is None and not isinstance(error, DeadlineExceeded):
         return True
-    # It told of another task that it has lost, or it takes long: then it still answers something else.
+    # The error is about a third task that this one has lost, or the call takes long: then it still answers another.
     try:
         peer.call("ping", timeout=_PING_SECONDS, wait=False)
     except StratagemError:

@@ -1,9 +1,4 @@
-"""Arguments of which each task has its own: the next batch of its data, for example. They never pass the client.
-
-A user's function as programs: traced once for each shape of arguments and each platform.
-
-A user's function that runs on a task of the cluster: traced here, shipped once, called by name there.
-"""
+"""A user's function that runs on a task of the cluster: traced here, shipped once, called by name there."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -20,19 +15,24 @@ from stratagem.devices.spec import as_spec
 from stratagem.errors import ProtocolError, VariableMismatch
 from stratagem.runtime.peers import Peers, TaskDevice
 from stratagem.runtime.programs import Program, export_program
-from stratagem.runtime.remote_variable import Array, RemoteVariable, from_array, to_array
+from stratagem.runtime.remote_variable import RemoteVariable, from_array, to_array
 from stratagem.runtime.wire import Fields, Peer, Response, dtype_of
+from stratagem.runtime.wire.arrays import Array
 
+TENSOR, VARIABLE, RETURN, ASSIGN, ADD = "tensor", "variable", "return", "assign", "add"
+"""Where a program's inputs come from, and where its outputs go."""
 TaskCall: TypeAlias = Callable[[str, Fields], Response]
 """Calls a task: the name of the call, and plain values."""
 Supplier: TypeAlias = Callable[[list[list[Any]]], list[Any] | None]
-"""Gives the values for all references of its kind in a call, on their task; `None` if it has no such values, or others
-by now: nothing is used up then, and the client asks anew what there is."""
+"""Returns the values for all references of its kind in a call, on their task. Returns `None` if it does not have these
+values, or no longer: nothing is used up then, and the client asks again what there is."""
+ArgumentKind: TypeAlias = tuple[tuple[int, ...], Any, bool]
+"""Shape and dtype of an argument, and whether it is a byte string."""
 
 
 @dataclass(frozen=True)
 class TaskValue:
-    """An array that a task has, as a client describes it to that task.
+    """An array that a task has, as a client refers to it in a call to that task.
 
     Attributes:
         reference: What the task's supplier finds it by: first the kind of supplier, then plain values.
@@ -46,26 +46,22 @@ class TaskValue:
 
 
 class PerTask(ABC):
-    """An argument of a remote function that stands for something of the task where it runs."""
+    """An argument of which each task has its own, such as the next batch of its data. The values never pass the client."""
 
     @abstractmethod
     def on(self, call: TaskCall, task: str, *, anew: bool) -> Any:
-        """What it is on this task: a tree of `TaskValue`.
+        """Return its value on a task: a tree of `TaskValue`.
 
         Args:
             call: Calls the task.
             task: The task's name.
-            anew: Whether what was known of it did not hold.
+            anew: Whether the last value returned for it was no longer true.
         """
-
-
-ArgumentKind: TypeAlias = tuple[tuple[int, ...], Any, bool]
-"""Shape and dtype of an argument, and whether it is a byte string."""
 
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """A program for one shape of arguments, and how to put together what it returns.
+    """A program for one shape of arguments, and how to assemble the result.
 
     Attributes:
         program: The program; its outputs are the values for variables, then the leaves of the result.
@@ -79,11 +75,11 @@ class TracedProgram:
 
 
 class TracedPrograms:
-    """All programs of one function.
+    """All programs of one function: one for each shape of arguments and each platform.
 
     Args:
         fn: The function, of arrays, RemoteVariables, or trees of them.
-        variables: What its first results are for: variables such as these.
+        variables: The variables that take its first results, or others of the same shapes.
     """
 
     def __init__(self, fn: Callable[..., Any], variables: Sequence[RemoteVariable]) -> None:
@@ -94,21 +90,21 @@ class TracedPrograms:
         self._logged: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
-    def serve(self, variables: Sequence[RemoteVariable]) -> bool:
-        """Whether the first results are also fit for these variables."""
+    def fits(self, variables: Sequence[RemoteVariable]) -> bool:
+        """Return whether the first results also fit these variables."""
         return [(each.shape, each.dtype) for each in variables] == [
             (each.shape, each.dtype) for each in self._variables
         ]
 
-    def log(self, shipment: TracedProgram, place: str) -> None:
-        """Write into the placement log that a program runs somewhere, once."""
-        key = (shipment.program.content_hash, place)
+    def log(self, traced: TracedProgram, device: str) -> None:
+        """Write into the placement log that a program runs on a device, once."""
+        key = (traced.program.content_hash, device)
         if key not in self._logged:
             self._logged.add(key)
-            log_placement(self._name, "Program", place)
+            log_placement(self._name, "Program", device)
 
     def find(self, tree: Any, kinds: tuple[ArgumentKind, ...], platform: str) -> TracedProgram:
-        """The program for such arguments, traced when they are first seen."""
+        """Return the program for such arguments, traced when they are first seen."""
         key = (tree, kinds, platform)
         with self._lock:
             if key not in self._known:
@@ -125,19 +121,19 @@ class TracedPrograms:
             args, kwargs = jax.tree.unflatten(tree, leaves)
             values, rest = self._split(self._fn(*args, **kwargs))
             rest_leaves, result = jax.tree.flatten(rest, is_leaf=is_leaf)
-            travelling = [self._travelling(leaf) for leaf in rest_leaves]
+            arrays = [self._to_array(leaf) for leaf in rest_leaves]
             are_bytes = tuple(
                 is_bytes or (takes_bytes and getattr(leaf, "dtype", None) == np.uint8 and np.ndim(leaf) == 1)
-                for leaf, is_bytes in travelling
+                for leaf, is_bytes in arrays
             )
-            return [*values, *(leaf for leaf, _ in travelling)]
+            return [*values, *(leaf for leaf, _ in arrays)]
 
         examples = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, _ in kinds]
         return TracedProgram(export_program(flat, *examples, platform=platform), result, are_bytes)
 
-    def _travelling(self, leaf: Any) -> tuple[Any, bool]:
-        """A leaf of what the function returned, as an array, and whether it stands for a byte string."""
-        if isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__"):  # also what is traced
+    def _to_array(self, leaf: Any) -> tuple[Any, bool]:
+        """Return a leaf of the function's result as an array, and whether it stands for a byte string."""
+        if isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__"):  # also a traced array
             return leaf, False
         try:
             return to_array(leaf)
@@ -147,53 +143,39 @@ class TracedPrograms:
                 f"None, and tuples, lists and dictionaries of them: {error}"
             ) from None
 
-    def _split(self, returned: Any) -> tuple[list[Any], Any]:
-        """What a call of the function returned, as the values for variables and the rest."""
+    def _split(self, result: Any) -> tuple[list[Any], Any]:
+        """Split the function's result into the values for variables and the rest."""
         count = len(self._variables)
         if count == 0:
-            return [], returned
-        parts = returned if isinstance(returned, tuple) else (returned,)
-        if len(parts) < count:
+            return [], result
+        values = result if isinstance(result, tuple) else (result,)
+        if len(values) < count:
             raise VariableMismatch(
-                f"the function returns {len(parts)} values, and {count} variables are to be assigned: return the new "
+                f"the function returns {len(values)} values, and {count} variables are to be assigned: return the new "
                 "values first, in the order of assign_to and then of add_to, then the result"
             )
-        for variable, value in zip(self._variables, parts, strict=False):
+        for variable, value in zip(self._variables, values, strict=False):
             shape, dtype = np.shape(value), getattr(value, "dtype", None)
             if shape != variable.shape or str(dtype) != variable.dtype:
                 raise VariableMismatch(
                     f"the function returns {dtype}{list(shape)} for variable {variable.name!r}, which is "
                     f"{variable.dtype}{list(variable.shape)}"
                 )
-        rest = parts[count:]
-        return list(parts[:count]), None if not rest else rest[0] if len(rest) == 1 else rest
+        rest = values[count:]
+        return list(values[:count]), None if not rest else rest[0] if len(rest) == 1 else rest
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether a value travels as one, though JAX might look into it."""
+    """Return whether a value travels as one, although JAX might look into it."""
     return isinstance(value, bytes | RemoteVariable)
 
 
-TENSOR, VARIABLE, RETURN, ASSIGN, ADD = "tensor", "variable", "return", "assign", "add"
-"""Where a program's inputs come from, and where its outputs go."""
-
-
 class RemoteFunction:
-    """Calls a function on a task; see `Session.function`.
-
-    Args:
-        shipments: The function's programs.
-        place: Where it runs.
-        assign_to: Variables that take its first results.
-        add_to: Variables that the results after those are added to.
-        peers: The cluster.
-        timeout: Seconds for each call.
-        wait: Whether to wait for a task that is not up.
-    """
+    """A function on a task of the cluster; made by `Session.function`, which describes its arguments."""
 
     def __init__(
         self,
-        shipments: TracedPrograms,
+        programs: TracedPrograms,
         place: TaskDevice,
         assign_to: Sequence[RemoteVariable],
         add_to: Sequence[RemoteVariable],
@@ -201,7 +183,7 @@ class RemoteFunction:
         timeout: float,
         wait: bool = True,
     ) -> None:
-        self._shipments = shipments
+        self._programs = programs
         self._place = place
         self._assign_to = list(assign_to)
         self._add_to = list(add_to)
@@ -217,22 +199,22 @@ class RemoteFunction:
         *,
         wait: bool = True,
     ) -> "RemoteFunction":
-        """The same function on another task: what is traced for one is traced for all.
+        """Return the same function on another task: a program that is traced for one task serves all.
 
         Args:
-            device: Where.
-            timeout: Seconds for each call, if not as many as here.
+            device: Where it runs.
+            timeout: Seconds for each call, if not the same as here.
             assign_to: Variables that take its first results there, if not the same as here; of the same shapes.
-            wait: Whether to wait for a task that is not up: who has others to turn to does not.
+            wait: Whether to wait for a task that is not up; a caller that has other tasks to turn to does not.
         """
         targets = self._assign_to if assign_to is None else list(assign_to)
-        if not self._shipments.serve([*targets, *self._add_to]):
+        if not self._programs.fits([*targets, *self._add_to]):
             raise VariableMismatch(
                 f"assign_to is {[each.name for each in targets]}, of other shapes or dtypes than "
                 f"{[each.name for each in self._assign_to]}: give variables like those, or make another function"
             )
         return RemoteFunction(
-            self._shipments,
+            self._programs,
             TaskDevice.of(as_spec(device), self._place.task),
             targets,
             self._add_to,
@@ -242,27 +224,26 @@ class RemoteFunction:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it there; what is not assigned comes back as NumPy arrays."""
+        """Run it there; results that are not assigned come back as NumPy arrays."""
         peer = self._peers[self._place.task]
-        given, tree = jax.tree.flatten((args, kwargs), is_leaf=is_leaf)
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_leaf)
         anew = False
-        while (returned := self._run(peer, self._told(peer, given, tree, anew))) is None:
+        while (result := self._run(peer, self._resolve(peer, leaves, tree, anew))) is None:
             anew = True  # the task has other values than it had
-        return returned[0]
+        return result[0]
 
-    def _told(self, peer: Peer, given: list[Any], tree: Any, anew: bool) -> tuple[list[Any], Any]:
-        """The arguments, with what the task has of its own in place of what stands for it."""
-        if not any(isinstance(leaf, PerTask) for leaf in given):
-            return given, tree
-        found = [
+    def _resolve(self, peer: Peer, leaves: list[Any], tree: Any, anew: bool) -> tuple[list[Any], Any]:
+        """Replace each `PerTask` argument by the values that the task has for it."""
+        if not any(isinstance(leaf, PerTask) for leaf in leaves):
+            return leaves, tree
+        values = [
             leaf.on(partial(self._call, peer), peer.task, anew=anew) if isinstance(leaf, PerTask) else leaf
-            for leaf in given
+            for leaf in leaves
         ]
-        leaves, whole = jax.tree.flatten(jax.tree.unflatten(tree, found), is_leaf=is_leaf)
-        return leaves, whole
+        return jax.tree.flatten(jax.tree.unflatten(tree, values), is_leaf=is_leaf)
 
     def _run(self, peer: Peer, arguments: tuple[list[Any], Any]) -> tuple[Any] | None:
-        """Run it with these arguments; `None` if the task no longer has what they say it has."""
+        """Run it with these arguments; return `None` if the task no longer has the values that they refer to."""
         leaves, tree = arguments
         inputs: list[list[object]] = []
         tensors: list[Array] = []
@@ -279,31 +260,28 @@ class RemoteFunction:
                 inputs.append([TENSOR, len(tensors)])
                 tensors.append(array)
                 kinds.append((array.shape, array.dtype, is_bytes))
-        shipment = self._shipments.find(tree, tuple(kinds), self._platform(peer))
-        self._shipments.log(shipment, self._place.task + self._place.device)
+        traced = self._programs.find(tree, tuple(kinds), self._platform(peer))
+        self._programs.log(traced, self._place.task + self._place.device)
         fields: Fields = {
-            "program": shipment.program.content_hash,
+            "program": traced.program.content_hash,
             "device": self._place.device,
             "inputs": inputs,
             "outputs": [
                 *([ASSIGN, variable.task, variable.name] for variable in self._assign_to),
                 *([ADD, variable.task, variable.name] for variable in self._add_to),
-                *([RETURN] for _ in shipment.are_bytes),
+                *([RETURN] for _ in traced.are_bytes),
             ],
         }
-
-        def run() -> Response:
-            return self._call(peer, "program.run", fields, tensors)
-
-        response = run()
-        if response.fields.get("missing"):  # its first call there, or it was restarted, or had to forget
-            artifact = np.frombuffer(shipment.program.artifact, np.uint8)
-            self._call(peer, "program.load", fields, [artifact])
-            response = run()
+        response = self._call(peer, "program.run", fields, tensors)
+        if response.fields.get(
+            "missing"
+        ):  # its first call there, or the task was restarted, or had to forget it
+            self._call(peer, "program.load", fields, [np.frombuffer(traced.program.artifact, np.uint8)])
+            response = self._call(peer, "program.run", fields, tensors)
         if response.fields.get("unsuitable"):
             return None
-        results = [from_array(*pair) for pair in zip(response.tensors, shipment.are_bytes, strict=True)]
-        return (jax.tree.unflatten(shipment.result, results),)
+        results = [from_array(*pair) for pair in zip(response.tensors, traced.are_bytes, strict=True)]
+        return (jax.tree.unflatten(traced.result, results),)
 
     def _platform(self, peer: Peer) -> str:
         if "platform" not in peer.info:

@@ -1,7 +1,4 @@
-"""Values on their way to and from tasks: arrays as they are, byte strings as uint8 and back.
-
-A variable that lives on some task of the cluster, as a client holds it.
-"""
+"""A variable that lives on a task of the cluster, as a client holds it, and the form in which values travel."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +8,11 @@ import numpy as np
 
 from stratagem.errors import ProtocolError, VariableMismatch
 from stratagem.runtime.wire import Fields, Peer, dtype_of
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from stratagem.runtime.wire.arrays import Array
 
 
 def to_array(value: Any) -> tuple[Array, bool]:
-    """The value as an array, and whether it stands for a byte string.
+    """Return the value as an array, and whether it stands for a byte string, which travels as uint8.
 
     Numbers of 64 bits become numbers of 32, as everywhere in JAX, unless this process has enabled them.
 
@@ -44,7 +40,7 @@ def to_array(value: Any) -> tuple[Array, bool]:
 
 
 def from_array(array: Array, holds_bytes: bool) -> Array | bytes:
-    """What `to_array` was given."""
+    """Return the value that `to_array` made an array of."""
     return array.tobytes() if holds_bytes else array
 
 
@@ -71,21 +67,21 @@ class RemoteVariable:
     _timeout: float = field(repr=False, compare=False)
 
     @classmethod
-    def described(cls, known: Fields, peer: Peer, timeout: float) -> "RemoteVariable":
-        """The variable that a task has described."""
+    def from_description(cls, description: Fields, peer: Peer, timeout: float) -> "RemoteVariable":
+        """Return the variable that a task has described."""
         return cls(
-            name=str(known["name"]),
+            name=str(description["name"]),
             task=peer.task,
-            device=str(known["device"]),
-            shape=tuple(known["shape"]),
-            dtype=str(known["dtype"]),
-            holds_bytes=bool(known["holds_bytes"]),
+            device=str(description["device"]),
+            shape=tuple(description["shape"]),
+            dtype=str(description["dtype"]),
+            holds_bytes=bool(description["holds_bytes"]),
             _peer=peer,
             _timeout=timeout,
         )
 
     def read(self, into: Array | None = None) -> Any:
-        """The value now, as this client's own array: a new one, or the one given; or as bytes."""
+        """Return the value now: as a new array of this client's, as the array given, or as bytes."""
         fields = {"names": [self.name]}
         response = self._peer.call(
             "variable.read", fields, timeout=self._timeout, into=None if into is None else [into]
@@ -107,18 +103,17 @@ class RemoteVariable:
     def _send(self, call: str, value: Any) -> None:
         array, is_bytes = to_array(value)
         if not is_bytes and not hasattr(value, "dtype"):
-            array = _converted(array, self)  # a Python number or list takes the variable's dtype
+            array = self._cast(array)  # a Python number or list takes the variable's dtype
         self._peer.call(call, {"names": [self.name]}, [array], timeout=self._timeout)
 
-
-def _converted(array: Array, variable: RemoteVariable) -> Array:
-    dtype = dtype_of(variable.dtype)
-    converted = array.astype(dtype)
-    if not (
-        np.can_cast(array.dtype, dtype, "same_kind") or np.array_equal(converted.astype(array.dtype), array)
-    ):
-        raise VariableMismatch(
-            f"variable {variable.name!r} is {variable.dtype}, which cannot hold {array.tolist()!r:.80}: give values that it "
-            "can hold, or an array of its dtype"
-        )
-    return converted
+    def _cast(self, array: Array) -> Array:
+        dtype = dtype_of(self.dtype)
+        cast = array.astype(dtype)
+        if not (
+            np.can_cast(array.dtype, dtype, "same_kind") or np.array_equal(cast.astype(array.dtype), array)
+        ):
+            raise VariableMismatch(
+                f"variable {self.name!r} is {self.dtype}, which cannot hold {array.tolist()!r:.80}: give values that it "
+                "can hold, or an array of its dtype"
+            )
+        return cast

@@ -1,4 +1,4 @@
-"""Who of the cluster has been heard of, who has finished and who was given up. Pure: times come from outside."""
+"""Which tasks of the cluster are alive, which have finished, and which were given up. Pure: times come from outside."""
 
 from dataclasses import dataclass, field
 
@@ -12,38 +12,39 @@ class Roster:
     """
 
     expected: frozenset[str]
-    _heard: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _signs: dict[str, tuple[str, float]] = field(default_factory=dict)
     _replaced: dict[str, set[str]] = field(default_factory=dict)
     _finished: set[str] = field(default_factory=set)
     _given_up: set[str] = field(default_factory=set)
     _last_end: float = 0.0
 
-    def heard(self, task: str, incarnation: str, now: float) -> bool | None:
-        """A task gave a sign of life; whether it is a new start of it, which from now on speaks for the task alone.
+    def hear(self, task: str, incarnation: str, now: float) -> bool | None:
+        """Record a task's sign of life.
 
         Returns:
-            `None` if a newer start has taken the place of this one.
+            True if this is a new start of the task, which from now on speaks for it alone; `None` if a newer start has
+            replaced this one.
         """
-        known = self._heard.get(task)
+        known = self._signs.get(task)
         is_new = known is None or known[0] != incarnation
         if is_new and self.is_replaced(task, incarnation):
             return None
-        self._heard[task] = (incarnation, now)
+        self._signs[task] = (incarnation, now)
         if known is None or not is_new:
             return False
         self._replaced.setdefault(task, set()).add(known[0])
         return True
 
     def is_replaced(self, task: str, incarnation: str) -> bool:
-        """Whether this was a start of the task, and a newer one has taken its place."""
+        """Return whether this was a start of the task that a newer one has replaced."""
         return incarnation in self._replaced.get(task, ())
 
     def finish(self, task: str, now: float) -> bool:
-        """A task has finished; whether that is news. Of tasks that nobody waits for, no note is taken."""
+        """Record that a task has finished; return whether that is news. Tasks that nobody waits for are ignored."""
         return self._end(self._finished, task, now)
 
     def give_up(self, task: str, now: float) -> bool:
-        """A task is not waited for any more; whether that is news. It stays given up, whatever it says later."""
+        """Record that a task is not waited for any more; return whether that is news. It stays given up for good."""
         return self._end(self._given_up, task, now)
 
     def _end(self, ended: set[str], task: str, now: float) -> bool:
@@ -54,44 +55,44 @@ class Roster:
         return True
 
     def has_ended(self, task: str) -> bool:
-        """Whether a task has finished or was given up."""
+        """Return whether a task has finished or was given up."""
         return task in self._finished or task in self._given_up
 
     def silent(self, now: float, seconds: float) -> set[str]:
-        """The expected tasks that have not ended, and of which nothing was heard for so long.
+        """Return the expected tasks that have not ended and gave no sign of life for this many seconds.
 
-        One that never came counts from when all who came had ended: until then it may just be late.
+        A task that never came counts from the moment when all others had ended: until then it may just be late.
         """
-        waited_for = self.expected - self._finished - self._given_up
-        came = {task for task in waited_for if task in self._heard}
-        silent = {task for task in came if now - self._heard[task][1] > seconds}
-        if waited_for < self.expected and not came and now - self._last_end > seconds:
-            silent |= waited_for
+        pending = self.expected - self._finished - self._given_up
+        present = {task for task in pending if task in self._signs}
+        silent = {task for task in present if now - self._signs[task][1] > seconds}
+        if pending < self.expected and not present and now - self._last_end > seconds:
+            silent |= pending
         return silent
 
     @property
     def finished(self) -> list[str]:
-        """The tasks that have finished, as far as is known here."""
+        """The tasks known to have finished."""
         return sorted(self._finished)
 
     @property
     def given_up(self) -> list[str]:
-        """The tasks that were given up, as far as is known here."""
+        """The tasks known to have been given up."""
         return sorted(self._given_up)
 
     @property
     def is_done(self) -> bool:
-        """Whether every expected task has finished, or was given up."""
+        """True if every expected task has finished or was given up."""
         return bool(self.expected) and self._finished | self._given_up >= self.expected
 
     @property
     def has_failed(self) -> bool:
-        """Whether every expected task was given up, and none has finished."""
+        """True if every expected task was given up, and none has finished."""
         return self.is_done and not self._finished
 
     def describe(self, now: float) -> dict[str, dict[str, float | str | bool]]:
-        """Each task that was heard of: its incarnation, seconds since its last sign, whether it finished."""
+        """Return, for each task that gave a sign of life, its incarnation, the seconds since, and whether it finished."""
         return {
             task: {"incarnation": incarnation, "seconds": now - then, "finished": task in self._finished}
-            for task, (incarnation, then) in sorted(self._heard.items())
+            for task, (incarnation, then) in sorted(self._signs.items())
         }

@@ -1,10 +1,7 @@
-"""What every server offers beside variables and programs: whatever is installed as a service.
+"""The server that every task of a cluster runs: it holds variables and runs programs, and no user code.
 
-Upper layers, and other packages, name their services as entry points of the group `stratagem.services`. Each is
-called with a server before it answers anybody, and registers handlers of its own; a server knows none of them.
-
-
-The server that every task of a cluster runs: it holds variables and runs programs, and no user code.
+Upper layers and other packages add services, as entry points of the group `stratagem.services`. Each is called with the
+server before it answers anybody, and registers handlers of its own. The server knows none of them.
 """
 
 import logging
@@ -33,23 +30,21 @@ from stratagem.runtime.remote_function import Supplier
 from stratagem.runtime.roster import Roster
 from stratagem.runtime.stderr import show_logs
 from stratagem.runtime.wire import TLS, Credentials, Handler, Listener, Reply, Request
-from stratagem.runtime.wire.addresses import bind, listening_address
+from stratagem.runtime.wire.addresses import socket_for
 
-GROUP = "stratagem.services"
+_log = logging.getLogger("stratagem")
+SERVICES = "stratagem.services"
+HEARTBEAT_SECONDS = 2.0
+_FEW_HEARTBEATS = 3
+FAREWELL_SECONDS = 1.0
+"""How long to try to tell another task that this one has finished."""
+_MOST_FAREWELLS = 32
 
 
 @cache
 def installed_services() -> tuple[Callable[[Any], object], ...]:
-    """The services that are installed, in the order of their names."""
-    return tuple(entry.load() for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name))
-
-
-_log = logging.getLogger("stratagem")
-HEARTBEAT_SECONDS = 2.0
-_FEW = 3
-FAREWELL_SECONDS = 1.0
-"""How long to try to tell others that this task has finished."""
-_MOST_FAREWELLS = 32
+    """Return the installed services, in the order of their names."""
+    return tuple(entry.load() for entry in sorted(entry_points(group=SERVICES), key=lambda entry: entry.name))
 
 
 class Server:
@@ -57,18 +52,17 @@ class Server:
 
     Args:
         cluster: The cluster, as a `ClusterSpec` or a dictionary.
-        job_name: Which job this task belongs to; may be left out where flags or TF_CONFIG tell, or where the
-            cluster has one task only.
-        task_index: Which task of the job this is.
-        secret: What all tasks of the cluster share; by default STRATAGEM_SECRET or STRATAGEM_SECRET_FILE.
+        job_name: The job of this task; may be left out if flags or TF_CONFIG name it, or the cluster has only one task.
+        task_index: The index of this task in the job.
+        secret: The secret that all tasks of the cluster share; by default STRATAGEM_SECRET or STRATAGEM_SECRET_FILE.
         tls: Certificates; by default STRATAGEM_TLS_CA, _CERT and _KEY.
         insecure: Listen on an address that others can reach although there is no secret.
-        announce_devices: Start JAX now and tell callers its platform. Who has to set JAX up by means of the
-            server says `False` and calls `announce_devices` afterwards.
-        services: What this server offers beside what is installed: each is called with it before it answers anybody.
+        announce_devices: Start JAX now and tell callers its platform. A caller that needs the server to set up JAX passes
+            `False` and calls `announce_devices` afterwards.
+        services: What this server offers beside the installed services: each is called with it before it answers anybody.
 
     Attributes:
-        target: What to give to a `Session`: `sg://host:port`.
+        target: The target for a `Session`: `sg://host:port`.
         task: This task's name, such as `/job:worker/task:0`.
         peers: All tasks of the cluster, to be called by name.
 
@@ -99,7 +93,7 @@ class Server:
         self._done = threading.Event()
         self._has_finished = threading.Event()
         self._stopping = threading.Event()
-        self._is_asked = threading.Event()
+        self._others_are_asked = threading.Event()
         self._descriptions: dict[str, Callable[[], object]] = {}
         self._when_finished: list[Callable[[str], None]] = []
         self._when_leader_restarts: list[Callable[[], None]] = []
@@ -110,11 +104,11 @@ class Server:
             for task in spec.tasks()
             if (task.job, task.index) != (job, index)
         ]
-        self._listener = Listener(_socket_at(address, others), credentials=credentials, insecure=insecure)
+        self._listener = Listener(socket_for(address, others), credentials=credentials, insecure=insecure)
         self.cluster = _with_port(spec, job, index, self._listener.address.port)
         self.peers = Peers(self.cluster, credentials, self.task, environment.run_id())
         self._leader = _leader(self.peers.tasks)
-        self._roster = Roster(frozenset(name for name in self.peers.tasks if _works(name)))
+        self._roster = Roster(frozenset(name for name in self.peers.tasks if _is_worker(name)))
         self._executor = Executor(self.task, self.peers)
         self._listener.tell(
             task=self.task,
@@ -132,24 +126,24 @@ class Server:
         self._listener.start()
         self._heartbeat = threading.Thread(target=self._beat, name="stratagem-heartbeat", daemon=True)
         self._heartbeat.start()
-        self._forget_exit = at_normal_exit(self.finish)
+        self._cancel_exit = at_normal_exit(self.finish)
         _log.info("%s serves at %s", self.task, self.target)
 
     @classmethod
     def create_local_server(cls) -> "Server":
-        """A server of a cluster of its own, on a free port of this machine."""
+        """Return a server of a cluster of its own, on a free port of this machine."""
         return cls({"local": ["127.0.0.1:0"]}, "local", 0)
 
     def announce_devices(self) -> None:
-        """Tell callers from now on for which platform programs are to be exported. Starts JAX's backends."""
+        """Tell callers from now on for which platform to export programs. Starts JAX's backends."""
         self._listener.tell(platform=jax.default_backend())
 
     def register(self, name: str, handler: Handler) -> None:
-        """Answer calls of that name with a function: how upper layers add their own."""
+        """Answer calls of that name with a function: how upper layers add calls."""
         self._listener.register(name, handler)
 
     def supply(self, kind: str, supplier: Supplier) -> None:
-        """Give programs that run here inputs of that kind by a function: how upper layers add their own."""
+        """Supply programs that run here with inputs of that kind by a function: how upper layers add kinds of inputs."""
         self._executor.suppliers[kind] = supplier
 
     @property
@@ -158,7 +152,7 @@ class Server:
         return self._executor.programs
 
     def describe_also(self, key: str, describe: Callable[[], object]) -> None:
-        """Show more in this task's status, in plain values."""
+        """Add to this task's status, in plain values."""
         self._descriptions[key] = describe
 
     def when_finished(self, call: Callable[[str], None]) -> None:
@@ -166,26 +160,26 @@ class Server:
         self._when_finished.append(call)
 
     def when_leader_restarts(self, call: Callable[[], None]) -> None:
-        """Call a function, in a thread of its own, when the task that hears all heartbeats was started again."""
+        """Call a function, in a thread of its own, whenever the task that hears all heartbeats was restarted."""
         self._when_leader_restarts.append(call)
 
     def when_closed(self, call: Callable[[], None]) -> None:
         """Call a function when this server stops."""
         self._when_closed.append(call)
 
-    # Who is still there.
+    # Which tasks are alive.
 
     def has_finished(self, task: str) -> bool:
-        """Whether a worker has finished, or was given up, as far as is known here."""
+        """Return whether a worker is known to have finished, or to be given up."""
         return self._roster.has_ended(task)
 
     def hear(self, task: str, incarnation: str) -> None:
         """Take any call of a task as a sign of life.
 
         Raises:
-            TaskReplaced: A newer start has taken the place of this one; the leader alone judges, since it hears of all.
+            TaskReplaced: A newer start has replaced this one. Only the leader judges that, since it hears of all tasks.
         """
-        is_new = self._roster.heard(task, incarnation, time.monotonic())
+        is_new = self._roster.hear(task, incarnation, time.monotonic())
         if is_new:
             _log.warning("%s was restarted", task)
         elif is_new is None and self.task == self._leader:
@@ -195,31 +189,31 @@ class Server:
             )
 
     def silent_for(self, seconds: float) -> set[str]:
-        """The workers that have not finished, and gave no sign of life for so long, nor for a few heartbeats."""
-        return self._roster.silent(time.monotonic(), max(seconds, _FEW * HEARTBEAT_SECONDS))
+        """Return the unfinished workers that gave no sign of life for this long, and for at least a few heartbeats."""
+        return self._roster.silent(time.monotonic(), max(seconds, _FEW_HEARTBEATS * HEARTBEAT_SECONDS))
 
     def give_up(self, task: str) -> None:
         """Wait no longer for a worker, which is lost; the other servers are told before this one may end."""
-        others = [name for name in self.peers.tasks if not _works(name) and name != self.task]
+        others = [name for name in self.peers.tasks if not _is_worker(name) and name != self.task]
         self._tell(others, "given_up", f"that {task} is given up", task)
-        self._learn([], [task])
+        self._record_ends([], [task])
 
     @property
     def is_done(self) -> bool:
-        """Whether the job is done: every worker has finished, or was given up."""
+        """True if the job is done: every worker has finished, or was given up."""
         return self._roster.is_done
 
     @property
     def has_workers(self) -> bool:
-        """Whether a worker is connected to this task."""
-        return any(_works(name) for name in self._listener.callers())
+        """True if a worker is connected to this task."""
+        return any(_is_worker(name) for name in self._listener.callers())
 
-    # Who was asked to end.
+    # Requests to end.
 
     @property
     def others_are_asked_to_end(self) -> bool:
-        """Whether a task has told this one, with `tell_asked_to_end`, that it was asked to end."""
-        return self._is_asked.is_set()
+        """True if another task has said, with `tell_asked_to_end`, that it was asked to end."""
+        return self._others_are_asked.is_set()
 
     def tell_asked_to_end(self, tasks: Sequence[str]) -> None:
         """Tell other tasks that this one was asked to end: they may have something to save before it is gone."""
@@ -234,7 +228,7 @@ class Server:
             timeout: Seconds; for ever by default. Ctrl-C ends the wait.
 
         Returns:
-            Whether that was so, rather than the timeout.
+            True if the job is done or the server was stopped, False if the timeout came first.
 
         Raises:
             WorkerLost: Every worker was lost and given up, and none has finished.
@@ -247,13 +241,24 @@ class Server:
             )
         return is_over
 
+    def finish(self) -> None:
+        """Tell all tasks that this worker has nothing more to do of its own; it may go on serving, with `join`.
+
+        `stop` says so too, and so does a process that ends normally. A task that is not up now learns it from the others'
+        heartbeats.
+        """
+        if not _is_worker(self.task) or self._has_finished.is_set():
+            return
+        self._has_finished.set()
+        self._tell(self.peers.tasks, "finished", "that it has finished", self.task)
+
     def stop(self) -> None:
         """Finish: tell the others, close every connection, end every thread. May be called twice."""
         self.finish()
         self._close()
 
     def _close(self) -> None:
-        self._forget_exit()
+        self._cancel_exit()
         self._stopping.set()
         self._done.set()
         for call in self._when_closed:
@@ -272,60 +277,44 @@ class Server:
         else:
             self._close()  # a task that failed has not finished
 
-    # What others may call.
+    # Calls from other tasks.
 
     def _handlers(self) -> dict[str, Handler]:
         return {
             "ping": lambda request: Reply(),
-            "heartbeat": self._heard,
-            "finished": self._finished,
-            "given_up": self._given_up,
-            "asked_to_end": self._asked_to_end,
-            "status": self._status,
+            "heartbeat": self._answer_heartbeat,
+            "finished": self._answer_finished,
+            "given_up": self._answer_given_up,
+            "asked_to_end": self._answer_asked_to_end,
+            "status": self._answer_status,
         }
 
-    def _heard(self, request: Request) -> Reply:
+    def _answer_heartbeat(self, request: Request) -> Reply:
         replaced = ""
         try:
             self.hear(str(request.fields["task"]), str(request.fields["incarnation"]))
         except TaskReplaced as error:
             replaced = str(error)
-        self._learn(request.fields["finished"], request.fields["given_up"])
-        return Reply({"replaced": replaced, **self._ended()})
+        self._record_ends(request.fields["finished"], request.fields["given_up"])
+        return Reply({"replaced": replaced, **self._ends()})
 
-    def _ended(self) -> dict[str, list[str]]:
-        return {"finished": self._roster.finished, "given_up": self._roster.given_up}
-
-    def _finished(self, request: Request) -> Reply:
+    def _answer_finished(self, request: Request) -> Reply:
         task = request.fields["task"]
-        by = request.fields.get("incarnation", "")  # a single client says it for its workers
-        if not self._roster.is_replaced(task, by):  # else the newer start goes on
-            self._learn([task])
+        incarnation = request.fields.get("incarnation", "")  # a single client says it for its workers
+        if not self._roster.is_replaced(task, incarnation):  # otherwise the newer start goes on
+            self._record_ends([task])
         return Reply()
 
-    def _given_up(self, request: Request) -> Reply:
-        self._learn([], [request.fields["task"]])
+    def _answer_given_up(self, request: Request) -> Reply:
+        self._record_ends([], [request.fields["task"]])
         return Reply()
 
-    def _asked_to_end(self, request: Request) -> Reply:
+    def _answer_asked_to_end(self, request: Request) -> Reply:
         _log.info("%s: %s was asked to end", self.task, request.fields["task"])
-        self._is_asked.set()
+        self._others_are_asked.set()
         return Reply()
 
-    def _learn(self, finished: Sequence[object], given_up: Sequence[object] = ()) -> None:
-        """Take note of workers that have finished or were given up; when all have, the job is done."""
-        now = time.monotonic()
-        ended = [task for task in map(str, finished) if self._roster.finish(task, now)]
-        ended += [task for task in map(str, given_up) if self._roster.give_up(task, now)]
-        for task in ended:
-            for call in self._when_finished:
-                call(task)
-        if self._roster.is_done and not self._done.is_set():
-            how = "the job has failed" if self._roster.has_failed else "the job is done"
-            _log.info("%s: no worker is left, %s", self.task, how)
-            self._done.set()
-
-    def _status(self, request: Request) -> Reply:
+    def _answer_status(self, request: Request) -> Reply:
         counts = self._listener.status()
         return Reply(
             {
@@ -341,28 +330,45 @@ class Server:
                 "bytes_out": counts.bytes_out,
                 "connections": counts.connections,
                 "last_error": counts.last_error,
-                "devices": [found.name for found in list_devices()],
+                "devices": [device.name for device in list_devices()],
                 "roster": self._roster.describe(time.monotonic()),
                 **self._executor.describe(),
                 **{key: describe() for key, describe in self._descriptions.items()},
             }
         )
 
-    # What this task tells others.
+    def _ends(self) -> dict[str, list[str]]:
+        return {"finished": self._roster.finished, "given_up": self._roster.given_up}
+
+    def _record_ends(self, finished: Sequence[object], given_up: Sequence[object] = ()) -> None:
+        """Record workers that have finished or were given up; when all have, the job is done."""
+        now = time.monotonic()
+        ended = [task for task in map(str, finished) if self._roster.finish(task, now)]
+        ended += [task for task in map(str, given_up) if self._roster.give_up(task, now)]
+        for task in ended:
+            for call in self._when_finished:
+                call(task)
+        if self._roster.is_done and not self._done.is_set():
+            how = "the job has failed" if self._roster.has_failed else "the job is done"
+            _log.info("%s: no worker is left, %s", self.task, how)
+            self._done.set()
+
+    # Calls to other tasks.
 
     def _beat(self) -> None:
+        """Send heartbeats to the leader until this server stops, or a newer start of this task has replaced it."""
         leader = self._leader
         known: object = None
         has_warned = False
         while not self._stopping.is_set():
-            self._roster.heard(self.task, self.incarnation, time.monotonic())
+            self._roster.hear(self.task, self.incarnation, time.monotonic())
             if leader != self.task:
                 try:
-                    words = {"task": self.task, "incarnation": self.incarnation, **self._ended()}
+                    fields = {"task": self.task, "incarnation": self.incarnation, **self._ends()}
                     answer = self.peers[leader].call(
-                        "heartbeat", words, timeout=HEARTBEAT_SECONDS, wait=False
+                        "heartbeat", fields, timeout=HEARTBEAT_SECONDS, wait=False
                     )
-                    self._learn(answer.fields["finished"], answer.fields["given_up"])
+                    self._record_ends(answer.fields["finished"], answer.fields["given_up"])
                     if answer.fields["replaced"]:
                         _log.error("%s", answer.fields["replaced"])
                         return
@@ -385,11 +391,11 @@ class Server:
             self._stopping.wait(HEARTBEAT_SECONDS)
 
     def _compare_lists(self, leader: str) -> None:
-        """Warn where the leader lists this task at another port: it may serve another job, of the same names."""
-        told = ClusterSpec({job: dict(tasks) for job, tasks in self.peers[leader].info["cluster"].items()})
-        listed = {task_name(task.job, task.index): task.address for task in told.tasks()}.get(self.task)
+        """Warn if the leader lists this task at another port: it may serve another job, of the same names."""
+        theirs = ClusterSpec({job: dict(tasks) for job, tasks in self.peers[leader].info["cluster"].items()})
+        listed = {task_name(task.job, task.index): task.address for task in theirs.tasks()}.get(self.task)
         own = self.peers.address(self.task)
-        # No proof, hence no error: the way to a port may lead through a tunnel. And a host may have several names.
+        # Not an error, since it proves nothing: a port may be reached through a tunnel, and a host may have several names.
         if listed and listed != own and Address.parse(listed).host == Address.parse(own).host:
             _log.warning(
                 "%s at %s lists %s at %s, and this one is at %s: it may be of another job. Give every task of a job the same "
@@ -401,32 +407,21 @@ class Server:
                 own,
             )
 
-    def finish(self) -> None:
-        """Say that this worker has nothing more to do of its own; it may go on serving, with `join`.
-
-        `stop` says so too, and so does a process that ends normally. What a task that is not up misses, it learns from
-        the others' heartbeats.
-        """
-        if not _works(self.task) or self._has_finished.is_set():
-            return
-        self._has_finished.set()
-        self._tell(self.peers.tasks, "finished", "that it has finished", self.task)
-
-    def _tell(self, tasks: Sequence[str], call: str, what: str, whom: str) -> None:
-        """Tell tasks something about one of them."""
+    def _tell(self, tasks: Sequence[str], call: str, message: str, subject: str) -> None:
+        """Tell tasks something about one task, the subject."""
 
         def tell(name: str) -> None:
             try:
-                words = {"task": whom, "incarnation": self.incarnation}
-                self.peers[name].call(call, words, timeout=FAREWELL_SECONDS, wait=False)
+                fields = {"task": subject, "incarnation": self.incarnation}
+                self.peers[name].call(call, fields, timeout=FAREWELL_SECONDS, wait=False)
             except StratagemError as error:
-                _log.info("%s could not tell %s %s: %s", self.task, name, what, error)
+                _log.info("%s could not tell %s %s: %s", self.task, name, message, error)
 
         fan_out(tell, tasks, most=_MOST_FAREWELLS)  # all at once: some may be beyond a cut link
 
 
 def _own_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:
-    """Which task of the cluster this process is, from the arguments, its environment, or for want of choice."""
+    """Return the task that this process is: by the arguments, by its environment, or because there is only one."""
     if job_name is None:
         config: ClusterConfig | None = resolve_cluster()
         if config is not None and config.cluster == cluster:
@@ -442,40 +437,8 @@ def _own_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None
     return job_name, index
 
 
-@cache
-def _handed_over() -> tuple[socket.socket, int] | None:
-    """The socket that the launcher bound for this process, and its port; opened once, who takes it closes it."""
-    descriptor = environment.listen_fd()
-    if descriptor is None:
-        return None
-    try:
-        handed = socket.socket(fileno=descriptor)
-    except OSError:
-        return None  # the launcher handed it to a parent of this process
-    if handed.family != socket.AF_INET:
-        handed.detach()  # a child of that parent: the number is another socket's here
-        return None
-    return handed, handed.getsockname()[1]
-
-
-def _socket_at(address: Address, others: Sequence[str]) -> socket.socket | Address:
-    """The launcher's socket, if it is for this address; else where to bind one."""
-    handed = _handed_over()
-    if handed is not None and handed[1] == address.port:
-        if handed[0].fileno() < 0:  # an earlier server of this process has used it up
-            return bind(address, share_port=True)
-        if handed[0].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            raise ClusterError(
-                f"another server of this process listens at {address}; stop it first or, if a strategy has made it, use that "
-                "strategy again: a process makes one, for all that it trains and evaluates"
-            )
-        return handed[0]
-    host = environment.listen_host()
-    return listening_address(address, others) if host is None else Address(host, address.port)
-
-
 def _with_port(cluster: ClusterSpec, job: str, index: int, port: int) -> ClusterSpec:
-    """The cluster with this task's real port, where it asked for any free one."""
+    """Return the cluster with this task's real port, in case it asked for any free one."""
     jobs = {name: dict.fromkeys(cluster.task_indices(name), "") for name in cluster.jobs}
     for task in cluster.tasks():
         jobs[task.job][task.index] = task.address
@@ -484,19 +447,20 @@ def _with_port(cluster: ClusterSpec, job: str, index: int, port: int) -> Cluster
 
 
 def _plain(cluster: ClusterSpec) -> dict[str, list[list[object]]]:
+    """Return the cluster in plain values."""
     return {
         job: [[index, cluster.task_address(job, index)] for index in cluster.task_indices(job)]
         for job in cluster.jobs
     }
 
 
-def _works(task: str) -> bool:
-    """Whether the job is done only when this task has finished."""
+def _is_worker(task: str) -> bool:
+    """Return whether the job is done only when this task has finished."""
     return task.startswith(("/job:worker/", "/job:chief/"))
 
 
 def _leader(tasks: list[str]) -> str:
-    """The task that hears every other's heartbeat."""
+    """Return the task that hears every other's heartbeat."""
     for job in ("ps", "chief", "worker"):
         if f"/job:{job}/task:0" in tasks:
             return f"/job:{job}/task:0"

@@ -1,4 +1,4 @@
-"""The client's view of a cluster: place variables on its tasks, ship functions to them, get results back."""
+"""A client's connection to a cluster: place variables on its tasks, ship functions to them, get results back."""
 
 import contextlib
 import itertools
@@ -20,16 +20,16 @@ from stratagem.runtime.wire import TLS, Credentials, Fields, Peer
 from stratagem.runtime.wire.peer import DEFAULT_TIMEOUT
 
 FAREWELL_SECONDS = 1.0
-"""How long a session that is closed may take to clean up on each task."""
+"""Seconds that a closed session may take to clean up on each task."""
 
 
 @dataclass(frozen=True)
 class RemoteDevice:
-    """A device of some task.
+    """A device of a task of the cluster.
 
     Attributes:
         name: Its full name, such as `/job:ps/replica:0/task:0/device:CPU:0`.
-        description: What it is.
+        description: The kind of device.
     """
 
     name: str
@@ -40,10 +40,10 @@ class Session:
     """A connection to a cluster through any one of its servers.
 
     Args:
-        target: `sg://host:port` of a server; it tells of the others.
+        target: `sg://host:port` of a server, which knows the other tasks.
         secret: The cluster's secret; by default STRATAGEM_SECRET or STRATAGEM_SECRET_FILE.
         tls: Certificates; by default STRATAGEM_TLS_CA, _CERT and _KEY.
-        timeout: Seconds that each call may take, all told. A task that is not up yet is waited for.
+        timeout: Seconds that each call may take, waiting for a task that is not up yet included.
 
     Example:
         >>> with Session(server.target) as session:
@@ -81,11 +81,11 @@ class Session:
     # Where.
 
     def devices(self) -> list[RemoteDevice]:
-        """Every device of every task; tasks that are not up yet are waited for.
+        """Return every device of every task; wait for tasks that are not up yet.
 
-        This process's own task is left out if it runs no server, as the client of a cluster need not.
+        This process's own task is left out if it runs no server, as a client of a cluster need not.
         """
-        found: list[RemoteDevice] = []
+        devices: list[RemoteDevice] = []
         for task in self._peers.tasks:
             is_own = self._peers.address(task) == self._own_address
             try:
@@ -94,10 +94,10 @@ class Session:
                 if not is_own:
                     raise
             else:
-                found += [
+                devices += [
                     RemoteDevice(str(each["name"]), str(each["description"])) for each in fields["devices"]
                 ]
-        return found
+        return devices
 
     def _place(self, device: str | DeviceSpec | None, variable: object | None = None) -> TaskDevice:
         spec = current_device(variable)
@@ -112,8 +112,8 @@ class Session:
     ) -> RemoteVariable:
         """Put a variable on the task that `device` (or the enclosing `sg.device`) names.
 
-        A variable of that name and kind that is there already gets the new value, as if it were initialised
-        again; `get_variable` takes it as it is. One without a name is deleted with the session.
+        If a variable of that name and kind exists already, it gets the new value, as if it were initialised again;
+        `get_variable` takes it as it is. A variable without a name is deleted with the session.
 
         Args:
             value: Its initial value: anything NumPy can make an array of, or bytes.
@@ -127,18 +127,18 @@ class Session:
         label = name or f"{self.name}-variable-{next(self._numbers)}"
         fields = {"names": [label], "device": place.device, "holds_bytes": holds_bytes}
         peer = self._peers[place.task]
-        known = peer.call("variable.put", fields, [array], timeout=self.timeout).fields
-        variable = RemoteVariable.described(known, peer, self.timeout)
+        description = peer.call("variable.put", fields, [array], timeout=self.timeout).fields
+        variable = RemoteVariable.from_description(description, peer, self.timeout)
         log_placement(label, "Variable", variable.device)
         if name is None:
             self._unnamed.append(variable)
         return variable
 
     def get_variable(self, name: str, device: str | DeviceSpec | None = None) -> RemoteVariable:
-        """A variable that is there already, whoever made it."""
+        """Return a variable that exists already, whoever made it."""
         peer = self._peers[self._place(device).task]
-        known = peer.call("variable.describe", {"names": [name]}, timeout=self.timeout).fields
-        return RemoteVariable.described(known, peer, self.timeout)
+        description = peer.call("variable.describe", {"names": [name]}, timeout=self.timeout).fields
+        return RemoteVariable.from_description(description, peer, self.timeout)
 
     # Programs.
 
@@ -149,11 +149,11 @@ class Session:
         assign_to: RemoteVariable | Sequence[RemoteVariable] = (),
         add_to: RemoteVariable | Sequence[RemoteVariable] = (),
     ) -> RemoteFunction:
-        """A function that runs on the task that `device` names, compiled once for each shape of arguments.
+        """Return a function that runs on the task that `device` names, compiled once for each shape of arguments.
 
-        Arguments that are RemoteVariables are fetched by that task itself; the first results go from it to the
-        variables in `assign_to`, those after them are added to the variables in `add_to`, where these are: no
-        addition is lost, however many come at the same time. Only the other results come back here.
+        That task itself fetches arguments that are RemoteVariables. The first results go from it to the variables in
+        `assign_to`; the results after them are added to the variables in `add_to` on their tasks, where no addition is lost,
+        however many come at the same time. Only the other results come back here.
         """
         assigned, added = _variables("assign_to", assign_to), _variables("add_to", add_to)
         if both := set(assigned) & set(added):
@@ -169,13 +169,13 @@ class Session:
         )
 
     def run(self, fn: Callable[..., Any], *args: Any, device: str | DeviceSpec | None = None) -> Any:
-        """Run a function once, where `device` (or the enclosing `sg.device`) says; the result as NumPy arrays."""
+        """Run a function once where `device` (or the enclosing `sg.device`) says; return the result as NumPy arrays."""
         return self.function(fn, device)(*args)
 
     # Life.
 
     def status(self) -> dict[str, Fields]:
-        """What each task says of itself: variables, programs, calls, bytes, last error; `error` if it is silent."""
+        """Return each task's status: variables, programs, calls, bytes, last error; only `error` if it does not answer."""
 
         def ask(task: str) -> Fields:
             try:
@@ -206,17 +206,19 @@ class Session:
         self.close()
 
 
-def _variables(argument: str, given: RemoteVariable | Sequence[RemoteVariable]) -> list[RemoteVariable]:
-    found = [given] if isinstance(given, RemoteVariable) else list(given or ())
-    if not all(isinstance(each, RemoteVariable) for each in found) or len(set(found)) < len(found):
+def _variables(argument: str, value: RemoteVariable | Sequence[RemoteVariable]) -> list[RemoteVariable]:
+    variables = [value] if isinstance(value, RemoteVariable) else list(value or ())
+    if not all(isinstance(each, RemoteVariable) for each in variables) or len(set(variables)) < len(
+        variables
+    ):
         raise VariableMismatch(
-            f"{argument} takes variables of this session, each once, such as [w, b]; not {given!r}"
+            f"{argument} takes variables of this session, each once, such as [w, b]; not {value!r}"
         )
-    return found
+    return variables
 
 
 def _own_address() -> str | None:
-    """Where this process listens, if it is a task of some cluster; a session does not need to be one."""
+    """Return where this process listens, if it is a task of a cluster; a session need not be one."""
     try:
         own = resolve_cluster()
     except ClusterError:

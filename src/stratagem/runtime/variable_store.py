@@ -1,8 +1,8 @@
 """The variables of one task: named arrays on its devices, read and replaced whole.
 
-A value is never changed in place while others may see it. Who replaces a value holds the variable's lock, and
-may give its memory away; who only reads takes a view under that lock (`StoredVariable.view`), which XLA respects: it
-does not reuse memory that NumPy still sees. On CPU a value that came from outside stays a NumPy array, which
+A value is never changed in place while others may see it. A thread that replaces a value holds the variable's lock, and may
+give the value's memory away. A thread that only reads takes a view under that lock (`StoredVariable.view`), which XLA
+respects: it does not reuse memory that NumPy still sees. On CPU a value that came from outside stays a NumPy array, which
 programs read without a copy.
 """
 
@@ -21,7 +21,7 @@ from stratagem.runtime.host_memory import Buffers
 from stratagem.runtime.wire import Fields
 
 _OVERHEAD = 1024
-"""What a variable costs beside its value: so that even empty ones are bounded in number."""
+"""Bytes that a variable counts for beside its value, so that even the number of empty ones is bounded."""
 Value: TypeAlias = np.ndarray[Any, np.dtype[Any]] | jax.Array
 
 
@@ -32,9 +32,9 @@ class StoredVariable:
     Attributes:
         value: The present value: a JAX array on its device or, on CPU, an array that nobody writes to.
         place: Its device.
-        lock: Held by whoever reads the value in order to replace it.
         device: The device's full name.
         holds_bytes: Whether the value stands for a byte string.
+        lock: Held by a thread that reads the value in order to replace it.
     """
 
     name: str
@@ -54,20 +54,20 @@ class StoredVariable:
             )
 
     def view(self) -> Value:
-        """The present value, to be read for as long as one likes, whatever is assigned meanwhile."""
+        """Return the present value, which may be read for any length of time, whatever is assigned meanwhile."""
         with self.lock:
             return self.view_locked()
 
     def view_locked(self) -> Value:
-        """The same, for a caller who holds the lock."""
+        """Return the same as `view`, for a caller that holds the lock."""
         if self.place.platform == "cpu":
             return np.asarray(self.value)
         return jnp.array(self.value, copy=True)  # beside the one that an update may give away
 
     def take(self, value: Value) -> None:
-        """Give it a new value, on the device of the old one; the caller holds the lock.
+        """Replace the value, on the same device; the caller holds the lock.
 
-        A NumPy array is taken over, unless it is not writable: then it is a view of others' memory, and copied.
+        A NumPy array is kept itself if it is writable; otherwise it is a view of others' memory, and copied.
         """
         self.check(value.shape, value.dtype)
         if isinstance(value, np.ndarray) and not value.flags.writeable:
@@ -81,7 +81,7 @@ class StoredVariable:
                 self.value = jax.device_put(value, self.place)
 
     def describe(self) -> Fields:
-        """What a client needs to know of it."""
+        """Return what a client needs to know of it."""
         return {
             "name": self.name,
             "shape": list(self.value.shape),
@@ -93,7 +93,7 @@ class StoredVariable:
 
 
 class VariableStore:
-    """All variables of one task, up to so many bytes in total.
+    """All variables of one task, up to a number of bytes in total.
 
     Example:
         >>> store = VariableStore(limit_bytes=1 << 20)
@@ -115,7 +115,7 @@ class VariableStore:
         device_name: str,
         holds_bytes: bool = False,
     ) -> None:
-        """Create a variable, or give an existing one of the same kind a new initial value; see `StoredVariable.take`."""
+        """Create a variable, or give an existing one of the same kind a new initial value, as `StoredVariable.take` does."""
         if holds_bytes and (value.dtype != np.uint8 or value.ndim != 1):
             raise VariableMismatch(
                 f"variable {name!r} holds bytes, the value for it is {value.dtype}{list(value.shape)}"
@@ -154,13 +154,13 @@ class VariableStore:
             ) from None
 
     def read(self, name: str) -> Value:
-        """The present value, to be read for as long as one likes."""
+        """Return the present value, which may be read for any length of time."""
         return self[name].view()
 
     def assign(self, name: str, value: Value) -> None:
-        """Replace the value; see `StoredVariable.take`."""
+        """Replace the value, as `StoredVariable.take` does."""
         variable = self[name]
-        if variable.holds_bytes:  # a string of another length: to be counted anew
+        if variable.holds_bytes:  # a string of another length counts differently
             self.put(name, np.asarray(value), variable.place, variable.device, holds_bytes=True)
             return
         with variable.lock:
@@ -171,25 +171,25 @@ class VariableStore:
         variable = self[name]
         variable.check(value.shape, value.dtype)
         with variable.lock, jax.enable_x64(True):
-            # The caller's array may be shared memory, which is good only until it has its answer.
+            # The caller's array may be shared memory, which is good only until the caller has its answer.
             variable.take(jax.block_until_ready(_add(variable.value, value)))
 
     @contextmanager
     def locked(self, names: Iterable[str]) -> Iterator[None]:
-        """Keep all others from replacing these values; in one order, so that two such never block each other."""
+        """Keep other threads from replacing these values; lock in a fixed order, so that two such never block each other."""
         with ExitStack() as stack:
             for name in sorted(set(names)):
                 stack.enter_context(self[name].lock)
             yield
 
     def delete(self, name: str) -> None:
-        """Forget the variable; its memory is freed when the last reader has let go."""
+        """Delete the variable; its memory is freed when the last reader has let go of it."""
         self[name]
         with self._lock:
             self._variables.pop(name, None)
 
     def describe(self) -> list[Fields]:
-        """All variables, by name."""
+        """Return the descriptions of all variables, ordered by name."""
         return [variable.describe() for _, variable in sorted(self._variables.items())]
 
 

@@ -28,7 +28,7 @@ def test_a_job_has_failed_when_all_are_given_up() -> None:
 
 def test_who_never_came_counts_from_the_end_of_the_others() -> None:
     roster = Roster(WORKERS)
-    roster.heard(FIRST, "a", 0.0)
+    roster.hear(FIRST, "a", 0.0)
     assert roster.silent(20.0, 10.0) == {FIRST}
     roster.give_up(FIRST, 20.0)
     assert not roster.silent(29.0, 10.0)
@@ -42,12 +42,12 @@ def test_nobody_is_waited_for_where_nobody_is_known() -> None:
 
 def test_the_newer_start_of_a_task_speaks_for_it_whatever_the_older_says() -> None:
     roster = Roster(WORKERS)
-    assert not roster.heard(FIRST, "older", 0.0)
-    assert roster.heard(FIRST, "newer", 10.0)
+    assert not roster.hear(FIRST, "older", 0.0)
+    assert roster.hear(FIRST, "newer", 10.0)
     for now in (11.0, 12.0):
-        assert not roster.heard(FIRST, "older", now), "it does not take its place back"
-        assert not roster.heard(FIRST, "newer", now)
+        assert not roster.hear(FIRST, "older", now), "it does not take its place back"
+        assert not roster.hear(FIRST, "newer", now)
     assert roster.is_replaced(FIRST, "older")
     assert not roster.is_replaced(FIRST, "newer") and not roster.is_replaced(SECOND, "older")
-    roster.heard(FIRST, "older", 100.0)
+    roster.hear(FIRST, "older", 100.0)
     assert roster.silent(100.0, 10.0) == {FIRST}, "the older one's signs of life are not the newer one's"

@@ -20,8 +20,9 @@ from stratagem.classic.coordinator.structure import describe_structure
 from stratagem.data.prefetching import Prefetched
 from stratagem.errors import DataError, LimitExceeded
 from stratagem.runtime import Server
-from stratagem.runtime.remote_variable import Array, to_array
+from stratagem.runtime.remote_variable import to_array
 from stratagem.runtime.wire import Reply, Request
+from stratagem.runtime.wire.arrays import Array
 from stratagem.strategies.input_context import InputContext
 
 MOST_STREAMS = 256

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stratagem.runtime.programs.verification import VerifiedProgram as VerifiedProgram
     from stratagem.runtime.programs.verification import verify as verify
 
-# The same list as above, for the interpreter: a test holds the two together.
+# The same list for the interpreter; a test compares the two.
 _HOMES = {
     "CacheStatistics": "stratagem.runtime.programs.cache",
     "CompiledProgram": "stratagem.runtime.programs.compiled",

@@ -1,18 +1,14 @@
 """The operations and custom calls that a shipped program may contain; all others are refused.
 
-What is here computes, on one device, on arrays of fixed shape. What is not here moves data past the
-program's inputs and outputs (infeed, outfeed, send, recv, callbacks), talks to other devices
-(collectives), or makes arrays of a size that only shows at run time (dynamic shapes).
+Allowed operations compute, on one device, on arrays of fixed shape. The others move data past the program's inputs and
+outputs (infeed, outfeed, send, recv, callbacks), talk to other devices (collectives), or make arrays of a size that only
+shows at run time (dynamic shapes).
 
-
-Shapes that the kernels behind custom calls rely on, and do not check themselves.
-
-A LAPACK kernel writes as much as its first operand says into whatever buffers it is given: a factorisation
-of 3000 rows "into" one element overwrites the heap. So each call's types are held to the kernel's rule.
-
-A rule reads `operands -> results`, each tensor as `type:dimensions`. Types: `A` that of the first operand,
-`R` its real part's, `C` its complex counterpart, `I` int32, `U` uint32. Dimensions are letters, bound where
-they are first met; `k` is min(m, n) and `p` is n - 1. All tensors of a call share leading batch dimensions.
+The kernels behind custom calls rely on shapes that they do not check: a LAPACK kernel writes as much as its first operand
+says into whatever buffers it is given, and a factorisation of 3000 rows "into" one element overwrites the heap. So each
+call's types must follow the kernel's rule. A rule reads `operands -> results`, each tensor as `type:dimensions`. Types: `A`
+that of the first operand, `R` its real part's, `C` its complex counterpart, `I` int32, `U` uint32. Dimensions are letters,
+bound where they first appear; `k` is min(m, n) and `p` is n - 1. All tensors of a call share leading batch dimensions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,9 +59,9 @@ CUSTOM_CALLS: dict[str, frozenset[str]] = {
         {"Eigh", "Qr", "ProductOfElementaryHouseholderReflectors", "LuDecomposition"} | {"AllocateBuffer"}
     ),
 }
-"""Targets by platform: linear algebra and random bits, from those that `jax.export` calls stable.
+"""Targets by platform: linear algebra and random bits, among those that `jax.export` calls stable.
 
-Not ApproxTopK: XLA's own expansion of it crashes when its operands come in another order.
+ApproxTopK is not allowed: XLA's own expansion of it crashes when its operands come in another order.
 """
 
 
@@ -89,7 +85,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "geev complex": ("A:nn -> A:n A:nn A:nn I:",),
     "gesdd": (_SVD_FULL,),
     "gesdd thin": (_SVD_THIN,),
-    # The GPU's own kernels tell by an attribute which of these they were asked for, and check it.
+    # The GPU's kernels have an attribute that says which of these is wanted, and check it.
     "gesvd": (_SVD_FULL, _SVD_THIN),
     "gesvdj": (_SVD_FULL, _SVD_THIN, "A:mn -> A:mn R:k A:mk A:nk I:"),
     "getrf": ("A:mn -> A:mn I:k I:",),
@@ -114,7 +110,7 @@ RULES: dict[str, tuple[str, ...]] = {
 def wrong_signature(
     target: str, options: Mapping[str, int], operands: Sequence[TensorSpec], results: Sequence[TensorSpec]
 ) -> str | None:
-    """Says what is wrong with the types of an allowed custom call, or `None` if nothing is.
+    """Return what is wrong with the types of an allowed custom call, or `None` if nothing is.
 
     Args:
         target: Name of the kernel.
@@ -144,7 +140,7 @@ def wrong_signature(
 
 
 def _by_option(name: str, options: Mapping[str, int], dtype: str) -> tuple[str | None, str]:
-    """The rule's name when it hangs on the kernel's attributes or on real or complex numbers."""
+    """Return what is wrong, and the name of the rule, for a kernel whose rule depends on attributes or number types."""
     if name == "gesdd":
         modes = {ord("A"): "gesdd", ord("N"): "gesdd", ord("S"): "gesdd thin"}
         mode = options.get("mode", -1)
@@ -154,12 +150,13 @@ def _by_option(name: str, options: Mapping[str, int], dtype: str) -> tuple[str |
         side = options.get("side", -1)
         return (None, sides[side]) if side in sides else (f"side is {side}, not L or R", name)
     if name == "gees" and options.get("sort") != ord("N"):
-        # Sorting calls back into a function that no program can bring along.
+        # Sorting calls back into a function that a program cannot carry.
         return f"sort is {options.get('sort')}, not N", name
     return None, f"{name} complex" if dtype in _REAL else name
 
 
 def _follows(rule: str, operands: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> bool:
+    """Return whether operands and results follow a rule."""
     left, _, right = rule.partition("->")
     tokens = left.split() + right.split()
     tensors = [*operands, *results]

@@ -1,4 +1,4 @@
-"""Keeps compiled programs, so that each is shipped, walked and compiled once."""
+"""A cache of compiled programs, so that each program is shipped, walked and compiled once."""
 
 import threading
 from collections import OrderedDict
@@ -13,14 +13,14 @@ from stratagem.errors import LimitExceeded
 from stratagem.runtime.programs.compiled import CompiledProgram, compile_program
 from stratagem.runtime.programs.inspector import Inspector
 from stratagem.runtime.programs.summary import ProgramLimits
-from stratagem.runtime.programs.verification import content_hash, verified
+from stratagem.runtime.programs.verification import content_hash, verify_program
 
 _Key = tuple[str, tuple[int, ...], jax.Device]
 
 
 @dataclass(frozen=True)
 class CacheStatistics:
-    """How a cache was used: programs in it, found in it, compiled, and given up for others."""
+    """How a cache was used: programs in it, hits, programs compiled, and programs evicted for others."""
 
     size: int
     hits: int
@@ -29,10 +29,10 @@ class CacheStatistics:
 
 
 class ProgramCache:
-    """Loads programs by their bytes, and finds them by their hash once they were loaded.
+    """Loads programs by their bytes, and finds loaded programs by their hash.
 
-    Threads that ask for a program while another one compiles it wait for that one. A program that is
-    refused is not remembered: it is refused again, for its own reason, when it comes again.
+    Threads that ask for a program while another thread compiles it wait for that thread. A refused program is not remembered:
+    it is refused again, for its own reason, when it comes again.
 
     Example:
         >>> with ProgramCache() as cache:
@@ -41,9 +41,9 @@ class ProgramCache:
         [Array(0.47942555, dtype=float32)]
 
     Args:
-        capacity: Most compiled programs to keep; the one unused for longest gives way.
+        capacity: Most compiled programs to keep; the least recently used is evicted.
         limits: Bounds on each program.
-        inspector: Reads programs in its process; the cache has its own, and ends it, if not given.
+        inspector: Reads programs in its process; by default the cache starts and ends one of its own.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ProgramCache:
         self._inspector = inspector or Inspector()
         self._lock = threading.Lock()
         self._ready: OrderedDict[_Key, CompiledProgram] = OrderedDict()
-        self._under_way: dict[_Key, Future[CompiledProgram]] = {}
+        self._compiling: dict[_Key, Future[CompiledProgram]] = {}
         self._hits = self._compiled = self._evicted = 0
 
     def __enter__(self) -> Self:
@@ -73,7 +73,7 @@ class ProgramCache:
         return len(self._ready)
 
     def close(self) -> None:
-        """Forgets all programs and ends the inspecting process."""
+        """Forget all programs and end the inspector's process."""
         with self._lock:
             self._ready.clear()
         if self._own_inspector:
@@ -82,7 +82,7 @@ class ProgramCache:
     def load(
         self, artifact: bytes, donate: Sequence[int] = (), device: jax.Device | None = None
     ) -> CompiledProgram:
-        """The compiled program of an artifact.
+        """Return the compiled program of an artifact.
 
         Args:
             artifact: The program, as `Program.artifact`.
@@ -90,27 +90,27 @@ class ProgramCache:
             device: A device of this process; the first one if not given.
 
         Raises:
-            ProgramRefused: It is not allowed, too large, or does not compile; the message says why.
+            ProgramRefused: The program is not allowed, too large, or does not compile; the message says why.
         """
         key = _key(content_hash(artifact), donate, device)
         with self._lock:
-            ready = self._touched(key)
+            ready = self._touch(key)
             if ready is not None:
                 return ready
-            pending = self._under_way.get(key)
+            pending = self._compiling.get(key)
             if pending is None:
-                mine = self._under_way[key] = Future[CompiledProgram]()
+                mine = self._compiling[key] = Future[CompiledProgram]()
         if pending is not None:
             return pending.result()
         try:
             program = self._compile(artifact, key)
         except BaseException as error:
             with self._lock:
-                del self._under_way[key]
+                del self._compiling[key]
             mine.set_exception(error)
             raise
         with self._lock:
-            del self._under_way[key]
+            del self._compiling[key]
             self._ready[key] = program
             self._compiled += 1
             while len(self._ready) > self._capacity:
@@ -122,23 +122,23 @@ class ProgramCache:
     def find(
         self, content_hash: str, donate: Sequence[int] = (), device: jax.Device | None = None
     ) -> CompiledProgram | None:
-        """The compiled program of that hash, if it is here: then it need not be shipped again."""
+        """Return the compiled program of that hash, if it is here: then it need not be shipped again."""
         key = _key(content_hash, donate, device)
         with self._lock:
-            return self._touched(key)
+            return self._touch(key)
 
     def has(self, content_hash: str, donate: Sequence[int] = (), device: jax.Device | None = None) -> bool:
-        """Whether `find` would find it."""
+        """Return whether `find` would return a program."""
         key = _key(content_hash, donate, device)
         with self._lock:
             return key in self._ready
 
     def statistics(self) -> CacheStatistics:
-        """How the cache was used so far."""
+        """Return how the cache was used so far."""
         with self._lock:
             return CacheStatistics(len(self._ready), self._hits, self._compiled, self._evicted)
 
-    def _touched(self, key: _Key) -> CompiledProgram | None:
+    def _touch(self, key: _Key) -> CompiledProgram | None:
         program = self._ready.get(key)
         if program is not None:
             self._ready.move_to_end(key)
@@ -147,12 +147,12 @@ class ProgramCache:
 
     def _compile(self, artifact: bytes, key: _Key) -> CompiledProgram:
         _, donate, device = key
-        program = verified(artifact, self._limits, platform_of(device), self._inspector)
+        program = verify_program(artifact, self._limits, platform_of(device), self._inspector)
         return compile_program(program, device, donate, self._limits.memory_bytes)
 
 
 def platform_of(device: jax.Device) -> str:
-    """A device's platform as `jax.export` names it: `gpu` is `cuda` or `rocm` there."""
+    """Return a device's platform as `jax.export` names it: `gpu` is `cuda` or `rocm` there."""
     if device.platform != "gpu":
         return str(device.platform)
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"

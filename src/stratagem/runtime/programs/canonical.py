@@ -1,8 +1,8 @@
-"""Strips a module to what it computes, so that equal programs are equal bytes.
+"""Strip a module to its computation, so that equal programs are equal bytes.
 
-Source locations hold file names and line numbers of the client; annotations for partitioning, for donation
-and for pytrees mean nothing to a program for one device with flat inputs and outputs. A composite is a call
-with a name under which a compiler may know a better way; it becomes the call.
+Source locations hold file names and line numbers of the client. Annotations for partitioning, for donation and for pytrees
+mean nothing to a program for one device with flat inputs and outputs. A composite is a call with a name under which a
+compiler may know a better way; it becomes the call.
 """
 
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, sdy, stablehlo
 
 # Attributes with a dialect in their name are annotations, except these.
-_KEPT = {
+_ESSENTIAL = {
     "builtin.module": frozenset({"mhlo.num_partitions", "mhlo.num_replicas"}),
     "stablehlo.custom_call": frozenset({"mhlo.backend_config"}),
 }
 
 
 def new_context() -> ir.Context:
-    """A context that knows the dialects in which `jax.export` writes, and no others."""
+    """Return a context that knows the dialects in which `jax.export` writes, and no others."""
     context = ir.Context()
-    # One thread: a context's own pool costs more to start than one module takes to read.
+    # One thread: starting a context's own pool takes longer than reading one module.
     context.enable_multithreading(False)
     stablehlo.register_dialect(context)
     sdy.register_dialect(context)
@@ -29,7 +29,7 @@ def new_context() -> ir.Context:
 
 
 def operations(block: Any) -> Iterator[Any]:
-    """Every operation in a block, in order, those inside regions right after the operation that has them."""
+    """Yield every operation in a block, in order, those inside regions right after the operation that has them."""
     pending = [iter(list(block))]
     while pending:
         for view in pending[-1]:
@@ -46,9 +46,9 @@ def operations(block: Any) -> Iterator[Any]:
 
 
 def strip(module: Any) -> None:
-    """Removes locations, annotations, composites and sharding constraints, in place."""
+    """Remove locations, annotations, composites and sharding constraints, in place."""
     nowhere = ir.Location.unknown(module.context)
-    doomed, meshes, others = [], [], 0
+    obsolete, meshes, others = [], [], 0
     for operation in [module.operation, *operations(module.body)]:
         name = operation.name
         operation.location = nowhere
@@ -56,9 +56,9 @@ def strip(module: Any) -> None:
             for block in region:
                 for argument in block.arguments:
                     argument.set_location(nowhere)
-        kept = _KEPT.get(name, frozenset())
+        essential = _ESSENTIAL.get(name, frozenset())
         for attribute in list(operation.attributes):
-            if "." in attribute and attribute not in kept:
+            if "." in attribute and attribute not in essential:
                 del operation.attributes[attribute]
         if name == "func.func":
             for attribute in ("arg_attrs", "res_attrs"):
@@ -67,23 +67,23 @@ def strip(module: Any) -> None:
         elif name == "stablehlo.composite":
             if not _is_top_k(operation):
                 _replace_by_call(operation, nowhere)
-                doomed.append(operation)
+                obsolete.append(operation)
         elif name == "sdy.sharding_constraint":
             operation.results[0].replace_all_uses_with(operation.operands[0])
-            doomed.append(operation)
+            obsolete.append(operation)
         elif name == "sdy.mesh":
             meshes.append(operation)
         elif name.startswith("sdy."):
             others += 1
-    # What else there is for partitioning will be refused by its own name; until then it needs its mesh.
-    for operation in doomed if others else doomed + meshes:
+    # Other operations for partitioning will be refused by their own names; until then they need their mesh.
+    for operation in obsolete if others else obsolete + meshes:
         operation.erase()
 
 
 def _is_top_k(operation: Any) -> bool:
-    """Whether XLA, which has a faster top-k than a sort, can take this composite for one.
+    """Return whether a composite is a top-k exactly as XLA expects it, which has a faster one than a sort.
 
-    It must fit to the letter: XLA crashes on some that do not.
+    XLA crashes on some composites that are not exactly so.
     """
     if "composite_attributes" not in operation.attributes:
         return False
@@ -99,14 +99,17 @@ def _is_top_k(operation: Any) -> bool:
         or len(operation.results) != 2
     ):
         return False
-    taken, values, indices = (value.type for value in (*operation.operands, *operation.results))
-    if not all(isinstance(kind, ir.RankedTensorType) for kind in (taken, values, indices)) or taken.rank == 0:
+    operand, values, indices = (value.type for value in (*operation.operands, *operation.results))
+    if (
+        not all(isinstance(kind, ir.RankedTensorType) for kind in (operand, values, indices))
+        or operand.rank == 0
+    ):
         return False
-    shape = [*list(taken.shape)[:-1], k.value]
+    shape = [*list(operand.shape)[:-1], k.value]
     return (
-        0 <= k.value <= taken.shape[-1]
+        0 <= k.value <= operand.shape[-1]
         and list(values.shape) == list(indices.shape) == shape
-        and values.element_type == taken.element_type
+        and values.element_type == operand.element_type
         and str(indices.element_type) == "i32"
     )
 
@@ -121,7 +124,7 @@ def _replace_by_call(composite: Any, location: Any) -> None:
 
 
 def serialize(module: Any) -> bytes:
-    """The module as a portable artifact, readable by any StableHLO of the last four weeks and newer."""
+    """Return the module as a portable artifact, readable by any StableHLO of the last four weeks and newer."""
     requirement = stablehlo.StablehloCompatibilityRequirement.WEEK_4
     version = stablehlo.get_version_from_compatibility_requirement(requirement)
     return bytes(stablehlo.serialize_portable_artifact(module, version, True))

@@ -1,4 +1,4 @@
-"""A program compiled for one device, and what it needs to be called."""
+"""Programs compiled for one device."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -20,24 +20,23 @@ _HOST = np.ndarray, np.generic
 class CompiledProgram:
     """Runs a program on flat arrays.
 
-    Calls may come from several threads. What is safe to do with the arrays, on a CPU (measured):
+    Calls may come from several threads. On a CPU the following is safe to do with the arrays (measured):
 
-    - NumPy inputs that start at a multiple of 64 bytes are read in place, not copied, and the call returns
-      before it has read them. Do not write to them until the results are ready: pass `wait=True`, or call
-      `jax.block_until_ready` on the results first.
-    - Results never share memory with NumPy inputs, not even when the program returns an input unchanged or
-      when the input is donated.
-    - Results share memory with a jax array only if it was donated, and then that array is deleted. A donated
-      array that still shares memory with NumPy (made from it without a copy, or looked at with `np.asarray`)
-      is copied instead, and what NumPy sees does not change.
+    - NumPy inputs that start at a multiple of 64 bytes are read in place, not copied, and the call returns before it has read
+      them. Do not write to them until the results are ready: pass `wait=True`, or call `jax.block_until_ready` on the results
+      first.
+    - Results never share memory with NumPy inputs, even if the program returns an input unchanged or the input is donated.
+    - Results share memory with a jax array only if it was donated, and then that array is deleted. A donated array that still
+      shares memory with NumPy (made from it without a copy, or looked at with `np.asarray`) is copied instead, and what NumPy
+      sees does not change.
     - The same array must not be passed twice in one call if it is donated.
 
     Attributes:
-        summary: What is known of the program.
+        summary: Facts about the program.
         device: Where it runs.
         donated: Indices of the inputs whose memory becomes a result's.
-        memory_bytes: What XLA says that a call takes: arguments, results and temporaries.
-        traceable: The same as a function of JAX's, for other programs to be made of.
+        memory_bytes: The memory that XLA reports for a call: arguments, results and temporaries.
+        traceable: The program as a function that JAX can trace, for other programs to be made of.
     """
 
     def __init__(
@@ -63,25 +62,25 @@ class CompiledProgram:
 
     @property
     def calls(self) -> int:
-        """How often it was called."""
+        """The number of calls so far."""
         return self._calls
 
     def __call__(self, arrays: Sequence[Any], *, wait: bool = False) -> list[jax.Array]:
-        """Runs the program.
+        """Run the program.
 
         Args:
             arrays: NumPy or jax arrays, one per input, of exactly its shape and dtype.
-            wait: Return only when the results are there and the inputs are no longer read.
+            wait: Return only when the results are ready and the inputs are no longer read.
 
         Raises:
-            ProgramRefused: Number, shape or dtype of the arrays is not what the program takes.
+            ProgramRefused: The program takes arrays of another number, shape or dtype.
             RemoteCallError: It failed while it ran. Without `wait`, JAX may say so only when a result is read.
         """
         expected = self._expected
         if len(arrays) != len(expected):
             raise ProgramRefused(f"the program takes {len(expected)} arrays and is called with {len(arrays)}")
         for array, (shape, dtype) in zip(arrays, expected, strict=True):
-            # Of its own arrays JAX says itself what does not fit; others it may turn into what does.
+            # JAX itself refuses arrays of its own that do not fit; others it might convert.
             if isinstance(array, _HOST) and (array.shape != shape or array.dtype != dtype):
                 self._refuse(arrays)
         if self._narrow:
@@ -114,11 +113,11 @@ class CompiledProgram:
         inputs: Sequence[TensorSpec],
         donated: tuple[int, ...],
     ) -> "CompiledProgram":
-        """A program for the same device that takes something else, and gives what this one gives.
+        """Return a program for the same device with other inputs and the same results.
 
         Args:
-            traceable: What it does, with the help of this one's `traceable`.
-            inputs: What it takes.
+            traceable: The function it runs, which calls this one's `traceable`.
+            inputs: Its inputs.
             donated: Indices of the inputs whose memory becomes a result's.
         """
         compiled = _compiled(traceable, inputs, donated, self.device)
@@ -135,12 +134,12 @@ class CompiledProgram:
 def compile_program(
     program: VerifiedProgram, device: jax.Device, donate: Sequence[int], memory_limit: int
 ) -> CompiledProgram:
-    """Compiles a program for a device, ahead of time.
+    """Compile a program for a device, ahead of time.
 
     Args:
-        program: A program that was found to be allowed.
+        program: A verified program.
         device: Where it is to run.
-        donate: Indices of inputs whose memory may become a result's; those that fit no result are let be.
+        donate: Indices of inputs whose memory may become a result's; those that fit no result are ignored.
         memory_limit: Most bytes that a call may take.
 
     Raises:
@@ -180,7 +179,7 @@ def _compiled(
 def _usable(
     donate: Sequence[int], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> tuple[int, ...]:
-    """The inputs among `donate` that some result can take the place of; JAX warns of others."""
+    """Return the inputs among `donate` whose memory some result can take; JAX would warn of the others."""
     free = list(outputs)
     usable = []
     for index in sorted(set(donate)):
@@ -191,7 +190,7 @@ def _usable(
 
 
 def _exported(container: Container) -> export.Exported:
-    """What `jax.export.deserialize` would give, from fields that were checked one by one."""
+    """Return what `jax.export.deserialize` would, from fields that were checked one by one."""
 
     def shaped(specs: Sequence[TensorSpec]) -> tuple[Any, ...]:
         return tuple(jax.core.ShapedArray(spec.shape, np.dtype(spec.dtype)) for spec in specs)
@@ -216,22 +215,22 @@ def _exported(container: Container) -> export.Exported:
         disabled_safety_checks=(),
         mlir_module_serialized=container.module,
         calling_convention_version=container.calling_convention,
-        module_kept_var_idx=container.kept,
+        module_kept_var_idx=container.used,
         uses_global_constants=False,
         _get_vjp=None,
     )
 
 
 def _memory(compiled: Any, summary: ProgramSummary) -> int:
-    """What XLA says, or, on a platform where it says nothing, what goes in and comes out."""
-    found = compiled.memory_analysis()
-    if found is None:
+    """Return the bytes that XLA reports for a call, or, on a platform where it reports none, those of inputs and outputs."""
+    analysis = compiled.memory_analysis()
+    if analysis is None:
         return sum(spec.nbytes for spec in (*summary.inputs, *summary.outputs))
     return int(
-        found.argument_size_in_bytes
-        + found.output_size_in_bytes
-        + found.temp_size_in_bytes
-        - found.alias_size_in_bytes
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        + analysis.temp_size_in_bytes
+        - analysis.alias_size_in_bytes
     )
 
 

@@ -1,4 +1,4 @@
-"""Makes programs: traces a function, flattens what goes in and comes out, and exports it to bytes."""
+"""Make programs: trace a function, flatten its arguments and results, and export it to bytes."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.programs.verification import check_agreement, content_hash, read_container
 from stratagem.runtime.programs.walk import walk
 
-# What JAX makes of 64-bit arrays when it traces without x64.
+# The dtypes that JAX narrows 64-bit arrays to when it traces without x64.
 _NARROWED = {
     "float32": ("float64",),
     "int32": ("int64",),
@@ -30,8 +30,8 @@ _NARROWED = {
 class Program:
     """A function as bytes that any server of its platform can run.
 
-    Only `artifact` is shipped. The trees stay here and turn the caller's arguments into flat arrays and flat
-    results into what the function returned.
+    Only `artifact` is shipped. The trees stay here: they turn the caller's arguments into flat arrays, and flat results into
+    the function's result.
 
     Attributes:
         name: Name of the function, for logs.
@@ -54,13 +54,13 @@ class Program:
     out_tree: PyTreeDef = dataclasses.field(repr=False)
 
     def flatten(self, *args: Any) -> list[Any]:
-        """The arguments as flat leaves, after a look at their structure and shapes.
+        """Return the arguments as flat leaves, checked for structure and shapes.
 
-        Python numbers become arrays of the program's dtypes, and so do arrays that JAX would have converted
-        when it traced (such as float64 without x64). Anything with `.shape` and `.dtype` is left as it is.
+        Python numbers become arrays of the program's dtypes, and so do arrays that JAX would have converted when it traced
+        (such as float64 without x64). Anything else with `.shape` and `.dtype` is left as it is.
 
         Raises:
-            ProgramRefused: They do not fit what the program was exported for.
+            ProgramRefused: The program was exported for other arguments.
         """
         leaves, tree = jax.tree.flatten(args)
         if tree != self.in_tree:
@@ -68,17 +68,17 @@ class Program:
                 f"program {self.name!r} was exported for arguments {self.in_tree} and is called with {tree}; "
                 "export it again for these"
             )
-        return [_fitted(self.name, *pair) for pair in enumerate(zip(leaves, self.inputs, strict=True))]
+        return [_fit(self.name, *pair) for pair in enumerate(zip(leaves, self.inputs, strict=True))]
 
     def unflatten(self, results: Sequence[Any]) -> Any:
-        """Flat results, put back into the structure that the function returned."""
+        """Return flat results in the structure of the function's result."""
         return jax.tree.unflatten(self.out_tree, results)
 
 
 def export_program(fn: Callable[..., Any], *example_args: Any, platform: str = "cpu") -> Program:
-    """Traces a function for arguments like these, and exports it.
+    """Trace a function for arguments like these, and export it.
 
-    Errors that the function raises while it is traced come through as they are.
+    Errors that the function raises while it is traced are raised as they are.
 
     Example:
         >>> program = export_program(lambda x, y: {"sum": x + y}, np.zeros(3), 1.0)
@@ -103,24 +103,24 @@ def export_program(fn: Callable[..., Any], *example_args: Any, platform: str = "
         return tuple(leaves)
 
     jitted = jax.jit(program)
-    # On its own, so that what the user's function raises is told apart from what exporting raises.
+    # Traced separately, so that errors of the user's function are not taken for errors of the export.
     traced = jitted.trace(*specs)
     for aval in jax.tree.leaves(traced.out_info):
         _refuse_key("the result", aval.dtype)
     try:
         exported = export.export(jitted, platforms=[platform])(*specs)
     except (ValueError, NotImplementedError) as error:
-        raise ProgramRefused(f"the function cannot be shipped: {_explained(error)}") from error
+        raise ProgramRefused(f"the function cannot be shipped: {_explain(error)}") from error
     if exported.nr_devices != 1 or out_tree is None:
         raise ProgramRefused(
             f"the function is for {exported.nr_devices} devices; a program runs on one: leave out shard_map and "
             "meshes, or run it under a strategy"
         )
     exported = dataclasses.replace(
-        exported, fun_name="program", mlir_module_serialized=_stripped(exported.mlir_module_serialized)
+        exported, fun_name="program", mlir_module_serialized=_strip(exported.mlir_module_serialized)
     )
     artifact = bytes(exported.serialize())
-    # The server will say the same; here it is said at the line that made the program.
+    # The server checks the same; here the error is raised at the line that made the program.
     container = read_container(artifact, None)
     check_agreement(container, walk(container.module, platform, None))
     return Program(
@@ -136,7 +136,7 @@ def export_program(fn: Callable[..., Any], *example_args: Any, platform: str = "
 
 
 def _example(where: str, leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an example, as JAX would see it; where it lies does not matter."""
+    """Return the shape and dtype of an example as JAX sees it; its device does not matter."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         _refuse_key(where, leaf.dtype)
         shape = tuple(leaf.shape)
@@ -161,7 +161,7 @@ def _refuse_key(where: str, dtype: Any) -> None:
         )
 
 
-def _fitted(name: str, position: int, pair: tuple[Any, TensorSpec]) -> Any:
+def _fit(name: str, position: int, pair: tuple[Any, TensorSpec]) -> Any:
     leaf, spec = pair
     if (
         not hasattr(leaf, "shape")
@@ -178,7 +178,7 @@ def _fitted(name: str, position: int, pair: tuple[Any, TensorSpec]) -> Any:
     return leaf
 
 
-def _explained(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     text = str(error)
     if "callback" in text or "keepalive" in text:
         return (
@@ -188,7 +188,7 @@ def _explained(error: Exception) -> str:
     return text.strip().split("\n%", 1)[0]
 
 
-def _stripped(module: bytes) -> bytes:
+def _strip(module: bytes) -> bytes:
     context = new_context()
     parsed = stablehlo.deserialize_portable_artifact(context, module)
     with context:

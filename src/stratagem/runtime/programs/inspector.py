@@ -1,11 +1,8 @@
-"""The process that reads foreign programs: one request after another on standard input, answers on output.
+"""The process that reads foreign programs, so that no program can bring down its server.
 
-MLIR's parser can crash, hang or allocate without end on malformed bytes. Here that costs a small process
-without secrets instead of a server. It does not import JAX, and ends when its input does, when a request
-takes too long, or when nobody has asked for a while.
-
-
-Has foreign programs read in a process of their own, so that no program can bring down its server.
+MLIR's parser can crash, hang or allocate without end on malformed bytes. Here that costs a small process without secrets
+instead of a server. The process answers one request after another, from its standard input to its output. It does not
+import JAX, and ends when its input does, when a request takes too long, or when there was no request for a while.
 """
 
 import json
@@ -32,7 +29,7 @@ _LENGTHS = struct.Struct("<QQ")
 
 
 def write_message(stream: IO[bytes], header: dict[str, Any], payload: bytes) -> None:
-    """Writes one message: two lengths, a header as JSON, a payload."""
+    """Write one message: two lengths, a header as JSON, a payload."""
     text = json.dumps(header).encode()
     stream.write(_LENGTHS.pack(len(text), len(payload)))
     stream.write(text)
@@ -41,7 +38,7 @@ def write_message(stream: IO[bytes], header: dict[str, Any], payload: bytes) -> 
 
 
 def read_message(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
-    """Reads one message; `None` at the end of the stream, also in the middle of a message."""
+    """Read one message; return `None` at the end of the stream, even in the middle of a message."""
     lengths = stream.read(_LENGTHS.size)
     if len(lengths) < _LENGTHS.size:
         return None
@@ -54,18 +51,18 @@ def read_message(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
 
 
 def answer(header: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
-    """Walks one module, and puts what was found, or why it is refused, into a message."""
+    """Walk one module, and return a message with the findings, or the reason for a refusal."""
     limits = header["limits"]
     try:
         findings = walk(module, header["platform"], None if limits is None else ProgramLimits(**limits))
     except ProgramRefused as refusal:
         return {"refused": str(refusal)}, b""
     fields = asdict(findings)
-    return {"found": fields}, fields.pop("module")
+    return {"findings": fields}, fields.pop("module")
 
 
 def findings_from(fields: dict[str, Any], module: bytes) -> Findings:
-    """Rebuilds on the other side what `answer` took apart."""
+    """Rebuild the findings from a message of `answer`."""
 
     def specs(name: str) -> tuple[TensorSpec, ...]:
         return tuple(TensorSpec(tuple(spec["shape"]), spec["dtype"]) for spec in fields[name])
@@ -82,7 +79,7 @@ def findings_from(fields: dict[str, Any], module: bytes) -> Findings:
 
 
 def main(seconds: float, memory_bytes: int, idle_seconds: float) -> None:
-    """Serves requests until the input ends.
+    """Answer requests until the input ends; the child process runs this.
 
     Args:
         seconds: Longest time for one request; then SIGALRM ends the process.
@@ -95,7 +92,7 @@ def main(seconds: float, memory_bytes: int, idle_seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
-    # From here on, MLIR's complaints about foreign bytes are no news; up to here, a broken installation was.
+    # From here on, errors come from MLIR about foreign bytes; up to here, they would show a broken installation.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     write_message(sys.stdout.buffer, {"ready": True}, b"")
     while True:
@@ -115,7 +112,7 @@ class _Child:
     """The process and its two pipes."""
 
     def __init__(self, seconds: float, memory_bytes: int, idle_seconds: float) -> None:
-        # No secret goes along: what reads foreign bytes need not know it.
+        # Without the secret: a process that reads foreign bytes need not know it.
         environment = {name: value for name, value in current().items() if not name.startswith("STRATAGEM_")}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         self._parent = os.getpid()
@@ -133,7 +130,7 @@ class _Child:
         self._input = cast(IO[bytes], self._process.stdin)
         self._output = cast(IO[bytes], self._process.stdout)
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
 
     def send(self, header: dict[str, Any], payload: bytes) -> None:
@@ -143,16 +140,16 @@ class _Child:
         return read_message(self._output)
 
     def wait(self) -> int:
-        """How it ended, once its output has ended: a negative number is the signal."""
+        """Return its exit status, once its output has ended: a negative number is the signal."""
         return self._process.wait()
 
     def end(self) -> None:
-        """Ends it now, whatever it is doing."""
+        """End it now, whatever it is doing."""
         if os.getpid() != self._parent:
-            return  # a fork of the owner is ending: the process is not its own
+            return  # a fork of the owner is ending: the process belongs to its parent
         self._process.kill()
         for pipe in (self._input, self._output):
-            with suppress(BrokenPipeError):  # what was still to be written is of no use to anyone
+            with suppress(BrokenPipeError):  # unwritten bytes are of no use to anyone
                 pipe.close()
         self._process.wait()
 
@@ -160,8 +157,8 @@ class _Child:
 class Inspector:
     """Walks modules in a process that starts when first needed, and again after a crash.
 
-    Calls from several threads take turns. The process ends with `close`, when this process ends, and when
-    it has had nothing to do for a while.
+    Calls from several threads take turns. The process ends with `close`, when this process ends, and when it has had nothing
+    to do for a while.
 
     Example:
         >>> with Inspector() as inspector:
@@ -186,7 +183,7 @@ class Inspector:
 
     @property
     def starts(self) -> int:
-        """How often the process was started."""
+        """The number of times that the process was started."""
         return self._starts
 
     def __enter__(self) -> Self:
@@ -196,31 +193,31 @@ class Inspector:
         self.close()
 
     def start(self) -> None:
-        """Starts the process now, so that the first program need not wait for it."""
+        """Start the process now, so that the first program need not wait for it."""
         with self._lock:
             self._running()
 
     def close(self) -> None:
-        """Ends the process, if there is one; another request would start it again."""
+        """End the process, if there is one; another request would start it again."""
         with self._lock:
             self._end()
 
     def walk(self, module: bytes, platform: str, limits: ProgramLimits | None) -> Findings:
-        """Does `walk.walk` in the other process.
+        """Walk a module in the other process, as `walk.walk` does.
 
         Raises:
-            ProgramRefused: The module is not allowed, or it crashed, outlasted or outgrew the process.
+            ProgramRefused: The module is not allowed, or the process crashed, ran out of time or ran out of memory.
         """
         header = {"platform": platform, "limits": None if limits is None else asdict(limits)}
         with self._lock:
             try:
-                found, payload = self._ask(header, module)
+                reply, payload = self._ask(header, module)
             except BaseException:
-                self._end()  # half a message may be under way: nothing that comes next would fit
+                self._end()  # the pipe may hold half a message, after which no other could be read
                 raise
-        if "refused" in found:
-            raise ProgramRefused(found["refused"])
-        return findings_from(found["found"], payload)
+        if "refused" in reply:
+            raise ProgramRefused(reply["refused"])
+        return findings_from(reply["findings"], payload)
 
     def _ask(self, header: dict[str, Any], module: bytes) -> tuple[dict[str, Any], bytes]:
         while True:
@@ -236,19 +233,19 @@ class Inspector:
             status = child.wait()
             self._end()
             if status == -signal.SIGALRM and took < self._seconds / 2:
-                continue  # it had been idle, and ended itself just as we asked
+                continue  # it had been idle, and ended itself just before the request
             if status == -signal.SIGALRM:
                 raise ProgramRefused(
                     f"the program could not be read within {self._seconds:g} s: it is damaged, or too large "
                     "for this server; export it again, or make it smaller"
                 )
             raise ProgramRefused(
-                "the program is damaged: the process that inspects programs broke down over it "
+                "the program is damaged: the program inspector crashed on it "
                 f"(exit status {status}); export it again"
             )
 
     def _running(self) -> _Child:
-        if self._child is not None and self._child.running():
+        if self._child is not None and self._child.is_running():
             return self._child
         self._end()
         child = _Child(self._seconds, self._memory_bytes, self._idle_seconds)
@@ -258,8 +255,7 @@ class Inspector:
             status = child.wait()
             self._end()
             raise StratagemError(
-                f"the process that inspects programs did not start (exit status {status}); what it wrote to "
-                "standard error says why"
+                f"the program inspector did not start (exit status {status}); its standard error says why"
             )
         return child
 

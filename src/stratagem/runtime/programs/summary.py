@@ -1,9 +1,4 @@
-"""Element types that may cross the wire in a program, under the names that each party has for them.
-
-What is known of a program once it has been walked: what goes in, what comes out, how large it is.
-
-How large a shipped program may be: in bytes, in operations, and in the memory that it takes.
-"""
+"""Facts about a program: the types of its inputs and outputs, its size, and the limits on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -83,7 +78,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """Facts about a program that was found to be allowed.
+    """Facts about a program that is allowed.
 
     Attributes:
         content_hash: SHA-256 of the artifact, in hexadecimal.
@@ -91,7 +86,7 @@ class ProgramSummary:
         outputs: Flat outputs.
         operations: Number of operations, with each call counted as often as it happens.
         constant_bytes: Size of the constants that are written out in the artifact.
-        unfused_bytes: Estimated peak memory if nothing were fused; an over-estimate.
+        unfused_bytes: Estimated peak memory if nothing were fused; an overestimate.
         custom_calls: Targets of the custom calls in it, sorted.
     """
 
@@ -105,7 +100,7 @@ class ProgramSummary:
 
 
 def describe(specs: Sequence[TensorSpec], most: int = 8) -> str:
-    """A short list of specs for a message."""
+    """Return a short list of specs for a message."""
     shown = ", ".join(map(str, specs[:most]))
     return f"({shown}, and {len(specs) - most} more)" if len(specs) > most else f"({shown})"
 
@@ -115,12 +110,11 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class ProgramLimits:
-    """Bounds on a program; what exceeds one of them is refused.
+    """Bounds on a program; a program that exceeds one of them is refused.
 
-    Memory is bounded twice. Before compilation, `unfused_bytes` bounds an estimate that counts each
-    intermediate result as if nothing were fused; XLA fuses much of it away, so the default is generous and
-    is there to stop the absurd. After compilation and before the first call, `memory_bytes` bounds what
-    XLA says that the program takes.
+    Memory is bounded twice. Before compilation, `unfused_bytes` bounds an estimate that counts each intermediate result as if
+    nothing were fused; XLA fuses much of it away, so the default is generous and only stops absurd programs. After compilation
+    and before the first call, `memory_bytes` bounds the memory that XLA reports for the program.
 
     Example:
         >>> ProgramLimits(operations=1000).operations

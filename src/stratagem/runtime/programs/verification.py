@@ -1,16 +1,13 @@
-"""Reads the container that `jax.export` puts around a module, without trusting a byte of it.
+"""Decide whether a server runs a shipped program.
 
-JAX's own reader follows what it finds: it builds pytrees of any depth, evaluates dimensions as expressions,
-and looks up registered types. Here only the few fields are read that a program for one device has, each with
-its bounds; the rest must be empty.
-
-
-Decides whether a server runs a shipped program.
+`jax.export` puts a container around a module. JAX's own reader follows what it finds in there: it builds pytrees of any
+depth, evaluates dimensions as expressions, and looks up registered types. Here only the few fields are read that a program
+for one device has, each within bounds; the rest must be empty. The inspector then walks the module.
 """
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jax import export
@@ -35,30 +32,30 @@ _MOST_DIGITS = 18
 
 @dataclass(frozen=True)
 class Container:
-    """What a container says of its module.
+    """The description of a module in a container.
 
     Attributes:
         inputs: Flat inputs.
         outputs: Flat outputs.
-        kept: Indices of the inputs that the module takes; the others are not used by it.
-        platforms: The one platform that it was exported for.
+        used: Indices of the inputs that the module takes; it does not use the others.
+        platform: The one platform that it was exported for.
         calling_convention: Version of the convention by which the module is called.
         module: The StableHLO portable artifact.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    kept: tuple[int, ...]
+    used: tuple[int, ...]
     platform: str
     calling_convention: int
     module: bytes
 
 
 def read_container(artifact: bytes, limits: ProgramLimits | None) -> Container:
-    """Reads an artifact's container.
+    """Read an artifact's container.
 
     Raises:
-        ProgramRefused: It is no such container, or holds more than a program for one device needs.
+        ProgramRefused: It is not such a container, or holds more than a program for one device needs.
     """
     if limits is not None and len(artifact) > limits.artifact_bytes:
         raise ProgramRefused(
@@ -76,15 +73,15 @@ def read_container(artifact: bytes, limits: ProgramLimits | None) -> Container:
         AttributeError,
         OverflowError,
     ) as error:
-        # What the flatbuffers library raises, by where the damage is.
+        # The flatbuffers library raises any of these, depending on where the damage is.
         raise ProgramRefused(
-            "the program is no artifact of jax.export, or is damaged; make it with export_program"
+            "the program is not an artifact of jax.export, or is damaged; make it with export_program"
         ) from error
 
 
 def _read(artifact: bytes, limits: ProgramLimits) -> Container:
     root = _schema.Exported.GetRootAsExported(artifact, 0)
-    for what, length in (
+    for kind, length in (
         ("shardings", root.UniqueNamedShardingsLength()),
         ("shardings", root.UniqueAbstractMeshesLength()),
         ("ordered effects", root.OrderedEffectsLength()),
@@ -92,7 +89,7 @@ def _read(artifact: bytes, limits: ProgramLimits) -> Container:
         ("disabled safety checks", root.DisabledChecksLength()),
     ):
         if length:
-            raise ProgramRefused(f"the program has {what}; only pure programs for one device are allowed")
+            raise ProgramRefused(f"the program has {kind}; only pure programs for one device are allowed")
     if root.Vjp() is not None:
         raise ProgramRefused("the program carries its derivative; export it without (vjp_order=0)")
     devices = root.NrDevices() or root.NrDevicesShort()
@@ -114,32 +111,32 @@ def _read(artifact: bytes, limits: ProgramLimits) -> Container:
         if any(index(i) for i in range(_bounded(length, "shardings", limits))):
             raise ProgramRefused("the program has shardings; only programs for one device are allowed")
     _bounded(root.ModuleKeptVarIdxLength(), "inputs", limits)
-    kept = tuple(root.ModuleKeptVarIdx(i) for i in range(root.ModuleKeptVarIdxLength()))
-    if sorted(set(kept)) != list(kept) or (kept and kept[-1] >= len(inputs)):
+    used = tuple(root.ModuleKeptVarIdx(i) for i in range(root.ModuleKeptVarIdxLength()))
+    if sorted(set(used)) != list(used) or (used and used[-1] >= len(inputs)):
         raise ProgramRefused("the program's list of used inputs does not fit its inputs")
     _check_flat(root, len(inputs), len(outputs))
     return Container(
         inputs,
         outputs,
-        kept,
+        used,
         root.Platforms(0).decode(),
         root.CallingConventionVersion(),
         root.MlirModuleSerializedAsNumpy().tobytes(),
     )
 
 
-def _bounded(length: int, what: str, limits: ProgramLimits) -> int:
-    # A length is whatever four bytes say: nothing is read by it before it is found to be sane.
-    most = {"inputs": limits.inputs, "outputs": limits.outputs}.get(what, limits.inputs + limits.outputs)
+def _bounded(length: int, kind: str, limits: ProgramLimits) -> int:
+    # A length is whatever four bytes say: nothing is read by it before it was checked.
+    most = {"inputs": limits.inputs, "outputs": limits.outputs}.get(kind, limits.inputs + limits.outputs)
     if length > most:
-        raise ProgramRefused(f"the program has {length} {what}; the server's ProgramLimits allow {most}")
+        raise ProgramRefused(f"the program has {length} {kind}; the server's ProgramLimits allow {most}")
     return length
 
 
 def _avals(
-    distinct: list[TensorSpec], index: Any, length: int, what: str, limits: ProgramLimits
+    distinct: list[TensorSpec], index: Any, length: int, kind: str, limits: ProgramLimits
 ) -> tuple[TensorSpec, ...]:
-    return tuple(distinct[index(i)] for i in range(_bounded(length, what, limits)))
+    return tuple(distinct[index(i)] for i in range(_bounded(length, kind, limits)))
 
 
 def _aval(aval: Any) -> TensorSpec:
@@ -161,7 +158,7 @@ def _aval(aval: Any) -> TensorSpec:
 
 
 def _check_flat(root: Any, inputs: int, outputs: int) -> None:
-    """Arguments must be one tuple of arrays without keywords, results one tuple of arrays."""
+    """Refuse a program unless its arguments are one tuple of arrays without keywords, and its results one tuple of arrays."""
     kinds = _schema.PyTreeDefKind
     arguments = root.InTree()
     flat = (
@@ -186,12 +183,12 @@ def _is_row(node: Any, kind: int, length: int) -> bool:
 
 @dataclass(frozen=True)
 class VerifiedProgram:
-    """A program that was found to be allowed.
+    """A program that is allowed.
 
     Attributes:
-        summary: What is known of it.
-        container: Its container, whose module is the one that was walked, written anew by the inspector: the
-            bytes that came over the wire are not read again.
+        summary: Facts about it.
+        container: Its container, with the module that was walked, as the inspector has written it anew: the bytes that came
+            over the wire are not read again.
     """
 
     summary: ProgramSummary
@@ -199,7 +196,7 @@ class VerifiedProgram:
 
 
 def content_hash(artifact: bytes) -> str:
-    """The name of an artifact: its SHA-256 in hexadecimal."""
+    """Return the name of an artifact: its SHA-256 in hexadecimal."""
     return hashlib.sha256(artifact).hexdigest()
 
 
@@ -210,7 +207,7 @@ def verify(
     platform: str = "cpu",
     inspector: Inspector | None = None,
 ) -> ProgramSummary:
-    """Walks a program and refuses what is not allowed, or too large.
+    """Walk a program and return facts about it; refuse it if it is not allowed, or too large.
 
     Example:
         >>> summary = verify(export_program(jnp.sin, 1.0).artifact)
@@ -224,19 +221,21 @@ def verify(
         inspector: Reads it in its process; one is started for this call if not given.
 
     Raises:
-        ProgramRefused: It is not allowed; the message says why.
+        ProgramRefused: The program is not allowed; the message says why.
     """
     if inspector is not None:
-        return verified(artifact, limits or ProgramLimits(), platform, inspector).summary
+        return verify_program(artifact, limits or ProgramLimits(), platform, inspector).summary
     with Inspector() as own:
-        return verified(artifact, limits or ProgramLimits(), platform, own).summary
+        return verify_program(artifact, limits or ProgramLimits(), platform, own).summary
 
 
-def verified(artifact: bytes, limits: ProgramLimits, platform: str, inspector: Inspector) -> VerifiedProgram:
-    """Does what `verify` does, and keeps what is needed to compile the program.
+def verify_program(
+    artifact: bytes, limits: ProgramLimits, platform: str, inspector: Inspector
+) -> VerifiedProgram:
+    """Do what `verify` does, and return what is needed to compile the program.
 
     Raises:
-        ProgramRefused: It is not allowed; the message says why.
+        ProgramRefused: The program is not allowed; the message says why.
     """
     container = read_container(artifact, limits)
     check_convention(container, platform)
@@ -251,19 +250,11 @@ def verified(artifact: bytes, limits: ProgramLimits, platform: str, inspector: I
         findings.unfused_bytes,
         findings.custom_calls,
     )
-    rewritten = Container(
-        container.inputs,
-        container.outputs,
-        container.kept,
-        container.platform,
-        container.calling_convention,
-        findings.module,
-    )
-    return VerifiedProgram(summary, rewritten)
+    return VerifiedProgram(summary, replace(container, module=findings.module))
 
 
 def check_convention(container: Container, platform: str) -> None:
-    """Refuses a program for another platform, or for a JAX that calls modules in another way."""
+    """Refuse a program for another platform, or for a JAX that calls modules in another way."""
     if container.platform != platform:
         raise ProgramRefused(
             f"the program is for {container.platform!r} and this server's device is {platform!r}; export it "
@@ -279,10 +270,10 @@ def check_convention(container: Container, platform: str) -> None:
 
 
 def check_agreement(container: Container, findings: Findings) -> None:
-    """Refuses a program whose module takes or returns other arrays than its container says."""
-    taken = tuple(container.inputs[index] for index in container.kept)
-    if findings.inputs != taken or findings.outputs != container.outputs:
+    """Refuse a program whose module takes or returns other arrays than its container says."""
+    inputs = tuple(container.inputs[index] for index in container.used)
+    if findings.inputs != inputs or findings.outputs != container.outputs:
         raise ProgramRefused(
-            f"the program's container says {describe(taken)} -> {describe(container.outputs)}, its module "
+            f"the program's container says {describe(inputs)} -> {describe(container.outputs)}, its module "
             f"{describe(findings.inputs)} -> {describe(findings.outputs)}; export it again"
         )

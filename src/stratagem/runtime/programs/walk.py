@@ -1,9 +1,7 @@
-"""Estimates the peak memory of a function as if every operation's result were kept in full until last used.
+"""Walk a StableHLO module: refuse operations that a server does not run, and estimate its cost.
 
-Walks a StableHLO module and refuses what a server does not run.
-
-This reads foreign bytes with MLIR's parser, which malformed bytes can crash: servers run it in a process of
-its own (see `inspector`), clients on what they have just made themselves.
+This reads foreign bytes with MLIR's parser, which malformed bytes can crash: servers run it in a process of its own (see
+`inspector`), clients on modules that they have just made themselves.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +20,7 @@ from stratagem.runtime.programs.summary import DTYPE_OF_STABLEHLO, ProgramLimits
 
 @dataclass(frozen=True)
 class Cost:
-    """What one block costs: operations run through, and bytes beside those it was handed."""
+    """The cost of one block: operations executed, and peak bytes beside those of the caller's arguments."""
 
     operations: int
     peak_bytes: int
@@ -35,16 +33,16 @@ def block_cost(
     *,
     arguments: bool,
 ) -> tuple[Cost, set[Any]]:
-    """Scans a block once, in order, with what is live at each operation.
+    """Estimate the cost of a block as if every operation's result were kept in full until its last use.
 
     Args:
         block: The block.
-        bytes_of: Bytes of a value.
-        call_cost: What the functions cost that an operation calls.
+        bytes_of: Returns the bytes of a value.
+        call_cost: Returns the cost of the functions that an operation calls.
         arguments: Whether the block's own arguments are new memory (in a loop) or the caller's (in a call).
 
     Returns:
-        The cost, and the values that are used here but defined outside.
+        The cost, and the values that the block uses but does not define.
     """
     operations = [view.operation for view in block]
     inner: list[Cost] = []
@@ -87,12 +85,12 @@ _MOST_ELEMENTS = 1 << 56
 _TYPED_INTERFACE = 4
 _CONFIGURATIONS = ("mhlo.backend_config", "backend_config")
 MAGIC = b"ML\xefR"
-"""MLIR bytecode starts so. Anything else would be read as text, which is no portable artifact."""
+"""The first bytes of MLIR bytecode. Anything else would be read as text, which is not a portable artifact."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a walk found in a module that is allowed, and the module written anew without annotations."""
+    """Facts about a module that is allowed, and the module written anew without annotations."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -104,7 +102,7 @@ class Findings:
 
 
 def walk(module: bytes, platform: str, limits: ProgramLimits | None) -> Findings:
-    """Reads a portable artifact, checks every operation in it, and writes it anew.
+    """Read a portable artifact, check every operation in it, and write it anew.
 
     Args:
         module: StableHLO portable artifact.
@@ -112,7 +110,7 @@ def walk(module: bytes, platform: str, limits: ProgramLimits | None) -> Findings
         limits: Bounds on its size; `None` for none.
 
     Raises:
-        ProgramRefused: It is no artifact, or has something in it that is not allowed.
+        ProgramRefused: It is not such an artifact, or contains something that is not allowed.
     """
     if not module.startswith(MAGIC):
         raise ProgramRefused("the program is not a StableHLO portable artifact; make it with export_program")
@@ -205,7 +203,7 @@ class _Walk:
     def _check_constant(self, operation: Any) -> None:
         spec = self._spec(operation.results[0].type)
         if spec.dtype.startswith("complex"):
-            # MLIR's Python has no class for these, and raises when it meets one; so all count in full.
+            # MLIR's Python has no class for these, and raises an error when it meets one; so all count in full.
             repeated = False
         else:
             value = operation.attributes["value"]
@@ -295,16 +293,16 @@ class _Walk:
             return
         limit = getattr(self._limits, name)
         if value > limit:
-            what = {
+            problem = {
                 "operations": f"runs through more than {limit} operations",
                 "constant_bytes": f"carries more than {limit} bytes of constants: pass large arrays as inputs",
                 "unfused_bytes": f"would take {value} bytes of memory if nothing were fused, above {limit}",
             }[name]
-            raise ProgramRefused(f"the program {what}; the server's ProgramLimits.{name} is {limit}")
+            raise ProgramRefused(f"the program {problem}; the server's ProgramLimits.{name} is {limit}")
 
 
 def _kernel_options(operation: Any, target: str) -> Mapping[str, int]:
-    """The integers among a kernel's attributes; kernels of the typed interface have a dictionary of them."""
+    """Return the integers among a kernel's attributes; kernels of the typed interface have a dictionary of them."""
     attributes = operation.attributes
     version = ir.IntegerAttr(attributes["api_version"]).value if "api_version" in attributes else 1
     configurations = [attributes[name] for name in _CONFIGURATIONS if name in attributes]
@@ -315,7 +313,7 @@ def _kernel_options(operation: Any, target: str) -> Mapping[str, int]:
             options = {key: value.value for key, value in pairs if isinstance(value, ir.IntegerAttr)}
         elif target.endswith("_ffi"):
             raise ProgramRefused(f"the program's custom call to {target!r} has no dictionary of attributes")
-    # With two configurations, one would be checked here and the other one used there.
+    # With two configurations, one would be checked here and the other used there.
     typed = version == _TYPED_INTERFACE or (version == 1 and "mhlo.backend_config" in attributes)
     if len(configurations) > 1 or (target.endswith("_ffi") and not typed):
         raise ProgramRefused(

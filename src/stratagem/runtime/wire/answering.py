@@ -1,17 +1,12 @@
-"""What a listener has done so far, for its status.
-
-Log lines that strangers can cause: few per second, however many there are.
-
-One connection at the server: its handshake, then call after call until the far side leaves.
-"""
+"""One connection at the server: its handshake, then call after call until the far side leaves."""
 
 import logging
 import ssl
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stratagem.errors import (
@@ -33,13 +28,18 @@ from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION, Limits
 from stratagem.runtime.wire.sockets import Stream
 from stratagem.runtime.wire.waiting import FOREVER, Deadline, Stall
 
+_log = logging.getLogger("stratagem")
+_TLS_HANDSHAKE = 0x16  # first byte of a TLS connection; our frames begin with a letter
+_PUNISHMENT_SECONDS = 0.2
+_UNKNOWN_CALL = "unknown"
 
-@dataclass(frozen=True)
+
+@dataclass
 class ListenerStatus:
-    """Counts at one moment.
+    """A listener's counts at one moment.
 
     Attributes:
-        seconds: Since the listener was made.
+        seconds: Seconds since the listener was made.
         calls: Calls answered, by name.
         failures: Calls answered with an error.
         bytes_in: Bytes of all requests, shared memory included.
@@ -47,85 +47,72 @@ class ListenerStatus:
         connections: Authenticated connections now.
         strangers: Connections now that are not authenticated yet.
         accepted: Authenticated connections so far.
-        refused: Connections that were turned away so far.
-        last_error: The last thing that went wrong, as one line.
+        refused: Connections refused so far.
+        last_error: The last error, as one line.
     """
 
-    seconds: float
-    calls: dict[str, int]
-    failures: int
-    bytes_in: int
-    bytes_out: int
-    connections: int
-    strangers: int
-    accepted: int
-    refused: int
-    last_error: str | None
+    seconds: float = 0.0
+    calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    failures: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    connections: int = 0
+    strangers: int = 0
+    accepted: int = 0
+    refused: int = 0
+    last_error: str | None = None
 
 
-@dataclass
 class Counters:
-    """Counts, from many threads."""
+    """Counts what a listener does, from many threads."""
 
-    started: float = field(default_factory=time.monotonic)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _calls: Counter[str] = field(default_factory=Counter)
-    _failures: int = 0
-    _bytes_in: int = 0
-    _bytes_out: int = 0
-    _accepted: int = 0
-    _refused: int = 0
-    _last_error: str | None = None
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._counts = ListenerStatus()
 
-    def call(self, name: str, bytes_in: int, bytes_out: int, error: str | None = None) -> None:
-        """A call was answered."""
+    def count_call(self, name: str, bytes_in: int, bytes_out: int, error: str | None = None) -> None:
+        """Count a call that was answered."""
         with self._lock:
-            self._calls[name] += 1
-            self._bytes_in += bytes_in
-            self._bytes_out += bytes_out
+            counts = self._counts
+            counts.calls[name] += 1
+            counts.bytes_in += bytes_in
+            counts.bytes_out += bytes_out
             if error is not None:
-                self._failures += 1
-                self._last_error = f"{name}: {error}"
+                counts.failures += 1
+                counts.last_error = f"{name}: {error}"
 
-    def failed(self, name: str, error: str) -> None:
-        """Something went wrong in a call that was answered before."""
+    def count_late_failure(self, name: str, error: str) -> None:
+        """Count an error in a call that was answered before."""
         with self._lock:
-            self._failures += 1
-            self._last_error = f"{name}: {error}"
+            self._counts.failures += 1
+            self._counts.last_error = f"{name}: {error}"
 
-    def accepted(self) -> None:
-        """A connection was authenticated."""
+    def count_accepted(self) -> None:
+        """Count a connection that was authenticated."""
         with self._lock:
-            self._accepted += 1
+            self._counts.accepted += 1
 
-    def refused(self, why: str) -> None:
-        """A connection was turned away."""
+    def count_refused(self, why: str) -> None:
+        """Count a connection that was refused."""
         with self._lock:
-            self._refused += 1
-            self._last_error = why
+            self._counts.refused += 1
+            self._counts.last_error = why
 
-    def snapshot(self, connections: int, strangers: int) -> ListenerStatus:
-        """The counts now."""
+    def status(self, connections: int, strangers: int) -> ListenerStatus:
+        """Return the counts now."""
         with self._lock:
-            return ListenerStatus(
-                seconds=time.monotonic() - self.started,
-                calls=dict(self._calls),
-                failures=self._failures,
-                bytes_in=self._bytes_in,
-                bytes_out=self._bytes_out,
+            return replace(
+                self._counts,
+                seconds=time.monotonic() - self._started,
+                calls=dict(self._counts.calls),
                 connections=connections,
                 strangers=strangers,
-                accepted=self._accepted,
-                refused=self._refused,
-                last_error=self._last_error,
             )
 
 
-LOGGER = logging.getLogger("stratagem")
-
-
 class RateLimitedLog:
-    """Warnings, a handful at once, then so many per second; the next one says how many were left out."""
+    """Warnings that strangers can cause: a burst, then a few per second; the next one says how many were left out."""
 
     def __init__(self, burst: int = 20, per_second: float = 1.0) -> None:
         self._burst, self._per_second = burst, per_second
@@ -135,7 +122,7 @@ class RateLimitedLog:
         self._left_out = 0
 
     def warning(self, text: str) -> None:
-        """Log the text, or count it."""
+        """Log the text, or count it as left out."""
         with self._lock:
             now = time.monotonic()
             grown = self._allowance + (now - self._last) * self._per_second
@@ -145,12 +132,7 @@ class RateLimitedLog:
                 return
             self._allowance -= 1
             left_out, self._left_out = self._left_out, 0
-        LOGGER.warning("%s%s", text, f" (and {left_out} more)" if left_out else "")
-
-
-_TLS_HANDSHAKE = 0x16  # first byte of a TLS connection; our frames begin with a letter
-_PUNISHMENT_SECONDS = 0.2
-_UNKNOWN_CALL = "unknown"
+        _log.warning("%s%s", text, f" (and {left_out} more)" if left_out else "")
 
 
 @dataclass(frozen=True)
@@ -159,17 +141,17 @@ class ListenerContext:
 
     Attributes:
         handlers: Functions by name of call; more may be added while it runs.
-        tell: What to tell a caller who is authenticated (`info`, `host_socket`).
+        describe: Returns what an authenticated caller is told (`info`, `host_socket`).
         context: For TLS, if the listener speaks it.
         binding: Digest of the certificate it shows.
         stopping: Set when the listener stops.
-        log: For what others can cause.
+        log: For warnings that callers can cause.
     """
 
     handlers: Mapping[str, Handler]
     credentials: Credentials
     limits: Limits
-    tell: Callable[[], Mapping[str, Any]]
+    describe: Callable[[], Mapping[str, Any]]
     counters: Counters
     context: ssl.SSLContext | None
     binding: bytes
@@ -178,24 +160,24 @@ class ListenerContext:
 
 
 def authenticate(
-    service: ListenerContext, stream: Stream, channel: Channel, admitted: Callable[[], None]
+    listener: ListenerContext, stream: Stream, channel: Channel, admit: Callable[[], None]
 ) -> str:
-    """Greet a stranger; the caller's name, once it has proved that it belongs.
+    """Authenticate a new connection; return the caller's name.
 
     Args:
-        service: What the listener serves.
+        listener: What the listener's connections share.
         stream: The new connection.
         channel: The channel over it.
-        admitted: Called when the proof was right; may raise `LimitExceeded`.
+        admit: Called when the proof was right; may raise `LimitExceeded`.
     """
-    deadline = Deadline(service.limits.handshake_seconds)
+    deadline = Deadline(listener.limits.handshake_seconds)
     binding = b""
     if not stream.is_unix:
-        is_tls = stream.first_byte(deadline) == _TLS_HANDSHAKE
-        if service.context is not None and is_tls:
-            stream.secure(service.context, True, deadline)
-            binding = service.binding
-        elif service.context is not None:
+        is_tls = stream.peek(deadline) == _TLS_HANDSHAKE
+        if listener.context is not None and is_tls:
+            stream.secure(listener.context, True, deadline)
+            binding = listener.binding
+        elif listener.context is not None:
             channel.receive(deadline, deadline)
             channel.send("refused", {"kind": REFUSED_TLS}, (), deadline)
             raise AuthenticationError("it does not speak TLS and this server speaks nothing else")
@@ -205,59 +187,48 @@ def authenticate(
             channel.send("refused", {"kind": "no tls"}, (), deadline)
             raise AuthenticationError("it speaks TLS and this server has no certificate")
 
-    def admit(_: str) -> Mapping[str, Any]:
-        admitted()
-        return service.tell()
+    def admit_and_describe() -> Mapping[str, Any]:
+        admit()
+        return listener.describe()
 
     return handshake_as_server(
         channel,
-        service.credentials,
+        listener.credentials,
         binding,
-        service.limits,
+        listener.limits,
         deadline,
-        admit,
-        lambda: service.stopping.wait(_PUNISHMENT_SECONDS),
+        admit_and_describe,
+        lambda: listener.stopping.wait(_PUNISHMENT_SECONDS),
     )
 
 
-def serve_calls(service: ListenerContext, channel: Channel, caller: Caller) -> TakeOver | None:
-    """Answer calls until the far side closes the connection, or sends what is no frame, or a handler wants to keep it.
+class AnsweredConnection:
+    """An authenticated connection on which call follows call."""
 
-    Returns:
-        What takes the channel over, if something does.
-    """
-    return _Line(service, channel, caller).serve()
-
-
-class _Line:
-    """One connection, on which call follows call.
-
-    Args:
-        service: What the listener serves.
-        channel: The channel over it.
-        caller: Who calls.
-    """
-
-    def __init__(self, service: ListenerContext, channel: Channel, caller: Caller) -> None:
-        self._service = service
+    def __init__(self, listener: ListenerContext, channel: Channel, caller: Caller) -> None:
+        self._listener = listener
         self._channel = channel
         self._caller = caller
-        self._stall = Stall(service.limits.stall_seconds)
+        self._stall = Stall(listener.limits.stall_seconds)
         self._answer: _Answer | None = None
 
     def serve(self) -> TakeOver | None:
-        """See `serve_calls`."""
-        keep: TakeOver | bool = True
+        """Answer calls until the far side leaves, sends bytes that are not a frame, or a handler wants the channel.
+
+        Returns:
+            The function that takes the channel over, if a handler gave one.
+        """
+        outcome: TakeOver | bool = True
         try:
-            while keep is True:
-                keep = self._serve_one()
+            while outcome is True:
+                outcome = self._serve_one()
         finally:
             if self._answer is not None:
                 self._answer.close()
-        return keep or None
+        return outcome or None
 
     def _serve_one(self) -> TakeOver | bool:
-        """Serve one call; whether another may follow, or what takes the channel over.
+        """Serve one call; return whether another may follow, or what takes the channel over.
 
         A function of its own, so that no array of this call is kept alive while the next one is awaited.
         """
@@ -270,29 +241,29 @@ class _Line:
             problem = error
         # From now on nobody answers the last call, so that the channel is this thread's alone.
         is_in_turn = self._answer is None or self._answer.close()
-        channel.take_down()
+        channel.release_broadcast()
         if not is_in_turn:
             problem = ProtocolError("a call before the one before it was answered")
         if problem is not None:
             self._refuse(problem)
             return is_in_turn and channel.is_intact
         with DAEMON_WORK:
-            return self._handled(message)
+            return self._handle(message)
 
     def _refuse(self, error: RemoteError) -> None:
         caller = self._caller
-        self._service.log.warning(
+        self._listener.log.warning(
             f"refused a message of {caller.name or 'a client'} at {caller.address}: {error}"
         )
-        # What led here in this process is nothing to one who sends such things: no traceback.
-        told = {"class": type(error).__name__, "message": str(error)}
-        _, sent = self._channel.send(FAILED, told, (), self._stall)
-        self._service.counters.call(_UNKNOWN_CALL, 0, sent, str(error))
+        # Without a traceback: how this process got here does not concern the sender of such messages.
+        fields = {"class": type(error).__name__, "message": str(error)}
+        _, sent = self._channel.send(FAILED, fields, (), self._stall)
+        self._listener.counters.count_call(_UNKNOWN_CALL, 0, sent, str(error))
 
-    def _handled(self, message: Message) -> TakeOver | bool:
-        """Run the handler, and send what comes of it, unless somebody else does."""
-        service, channel = self._service, self._channel
-        answer = self._answer = _Answer(service, channel, self._stall, message)
+    def _handle(self, message: Message) -> TakeOver | bool:
+        """Run the handler and send its answer, unless another thread will."""
+        listener, channel = self._listener, self._channel
+        answer = self._answer = _Answer(listener, channel, self._stall, message)
         request = Request(
             name=message.subject,
             fields=message.fields,
@@ -304,10 +275,10 @@ class _Line:
             respond=answer.respond,
         )
         try:
-            handler = service.handlers.get(message.subject)
+            handler = listener.handlers.get(message.subject)
             if handler is None:
                 raise UnknownCall(
-                    f"no such call: {message.subject!r:.80}; this task answers {', '.join(sorted(service.handlers))}"
+                    f"no such call: {message.subject!r:.80}; this task answers {', '.join(sorted(listener.handlers))}"
                 )
             reply = handler(request)
         except BaseException as error:  # noqa: BLE001  whatever a handler raises is the caller's to know
@@ -320,28 +291,21 @@ class _Line:
 
 
 class _Answer:
-    """The answer to one call: the first that is given, by whichever thread.
-
-    Args:
-        service: What the listener serves.
-        channel: Where the answer goes.
-        stall: How long sending it may make no progress.
-        message: The call.
-    """
+    """The answer to one call: the first one given, by whichever thread."""
 
     __slots__ = ("_channel", "_counters", "_is_over", "_is_sent", "_lock", "_name", "_nbytes", "_stall")
 
-    def __init__(self, service: ListenerContext, channel: Channel, stall: Stall, message: Message) -> None:
+    def __init__(self, listener: ListenerContext, channel: Channel, stall: Stall, message: Message) -> None:
         self._channel = channel
         self._stall = stall
-        self._counters = service.counters
-        self._name = message.subject if message.subject in service.handlers else _UNKNOWN_CALL
+        self._counters = listener.counters
+        self._name = message.subject if message.subject in listener.handlers else _UNKNOWN_CALL
         self._nbytes = message.nbytes
         self._lock = threading.Lock()
         self._is_over = self._is_sent = False
 
     def respond(self, reply: Reply | Exception) -> bool:
-        """See `Request.respond`."""
+        """Answer the call, as `Request.respond` says."""
         if not isinstance(reply, Reply):
             return self.fail(reply)
         try:
@@ -350,48 +314,48 @@ class _Answer:
                     return False
                 self._is_over = True
                 try:
-                    sent = self._sent(OK, reply.fields, reply.tensors)
+                    nbytes = self._send(OK, reply.fields, reply.tensors)
                 except (TaskLost, DeadlineExceeded):
                     raise
-                except Exception as error:  # noqa: BLE001  an answer that cannot be sent, of which nothing was
+                except Exception as error:  # noqa: BLE001  the answer cannot be sent, and nothing of it was
                     self._send_failure(error)
                 else:
-                    self._counters.call(self._name, self._nbytes, sent)
+                    self._counters.count_call(self._name, self._nbytes, nbytes)
                 return True
         finally:
             if reply.after is not None:
                 reply.after()
 
     def fail(self, error: BaseException) -> bool:
-        """Tell the caller what went wrong, unless it has an answer."""
+        """Send the error to the caller, unless it has an answer; return whether this was the first answer."""
         with self._lock:
             if self._is_over:
-                self._counters.failed(self._name, _line(error))
+                self._counters.count_late_failure(self._name, _line(error))
                 return False
             self._is_over = True
             self._send_failure(error)
             return True
 
     def close(self) -> bool:
-        """Let nobody answer any more; whether somebody has."""
+        """Let nobody answer any more; return whether somebody has."""
         with self._lock:
             self._is_over = True
             return self._is_sent
 
     def _send_failure(self, error: BaseException) -> None:
-        sent = self._sent(FAILED, describe_failure(error), ())
-        self._counters.call(self._name, self._nbytes, sent, _line(error))
+        nbytes = self._send(FAILED, describe_failure(error), ())
+        self._counters.count_call(self._name, self._nbytes, nbytes, _line(error))
 
-    def _sent(self, subject: str, fields: Fields, tensors: Sequence[Any]) -> int:
-        """Send it; how many bytes it took."""
+    def _send(self, subject: str, fields: Fields, tensors: Sequence[Any]) -> int:
+        """Send the answer; return its size in bytes."""
         try:
-            sent = self._channel.send(subject, fields, tensors, self._stall)[1]
+            nbytes = self._channel.send(subject, fields, tensors, self._stall)[1]
         except (TaskLost, DeadlineExceeded):
-            # Another thread may be the one that sends: that of the connection finds it closed.
+            # Another thread may be sending: the connection's own thread then finds it closed.
             self._channel.stream.wake()
             raise
         self._is_sent = True
-        return sent
+        return nbytes
 
 
 def _line(error: BaseException) -> str:

@@ -1,7 +1,4 @@
-"""The element types that cross the wire, by name: every dtype JAX has.
-
-Host arrays as the wire wants them: contiguous, native byte order, 64-byte aligned when received.
-"""
+"""Host arrays as the wire sends them: of known element types, contiguous, in native byte order, aligned when received."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -12,6 +9,10 @@ import numpy as np
 
 from stratagem.errors import LimitExceeded, ProtocolError
 
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+ALIGNMENT = 64
+"""XLA reads a host array without a copy only if it begins on such a boundary."""
 _NUMPY_NAMES = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
 )
@@ -25,6 +26,7 @@ _ML_NAMES = (
 
 @cache
 def _table() -> dict[str, np.dtype[np.generic]]:
+    """Return every dtype that JAX has, by name."""
     table: dict[str, np.dtype[np.generic]] = {name: np.dtype(name) for name in _NUMPY_NAMES.split()}
     for name in _ML_NAMES.split():
         scalar = getattr(ml_dtypes, name, None)
@@ -39,34 +41,30 @@ def _names() -> dict[np.dtype[np.generic], str]:
 
 
 def dtype_names() -> list[str]:
-    """All names that `dtype_of` knows."""
+    """Return all names that `dtype_of` knows."""
     return list(_table())
 
 
 def dtype_of(name: object) -> np.dtype[np.generic]:
-    """The dtype of that name; `ProtocolError` if it is none that may cross the wire."""
+    """Return the dtype of a name; raise `ProtocolError` if it may not cross the wire."""
     dtype = _table().get(name) if isinstance(name, str) else None
     if dtype is None:
-        raise ProtocolError(f"no such dtype on the wire: {name!r:.80}; there are {', '.join(_table())}")
+        raise ProtocolError(f"unknown dtype on the wire: {name!r:.80}; known dtypes: {', '.join(_table())}")
     return dtype
 
 
 def name_of(dtype: np.dtype[np.generic]) -> str:
-    """The name of a dtype in native byte order; `ProtocolError` if it may not cross the wire."""
+    """Return the name of a dtype in native byte order; raise `ProtocolError` if it may not cross the wire."""
     name = _names().get(dtype)
     if name is None:
-        raise ProtocolError(f"arrays of dtype {dtype} cannot be sent; what can: {', '.join(_table())}")
+        raise ProtocolError(
+            f"arrays of dtype {dtype} cannot be sent; dtypes that can be sent: {', '.join(_table())}"
+        )
     return name
 
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-ALIGNMENT = 64
-"""XLA reads host arrays without a copy only if they begin on such a boundary."""
-
-
 def sendable(value: Any) -> Array:
-    """The value as a C-contiguous array in native byte order; copied only if it is not one already."""
+    """Return the value as a C-contiguous array in native byte order, copied only if it is not one already."""
     array = np.asarray(value, order="C")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -74,38 +72,32 @@ def sendable(value: Any) -> Array:
 
 
 def raw_bytes(array: Array) -> Array:
-    """The bytes of a contiguous array, as a flat view."""
+    """Return the bytes of a contiguous array as a flat view."""
     return array.reshape(-1).view(np.uint8)
 
 
 def raw_view(array: Array) -> memoryview:
-    """The same for a socket."""
+    """Return the bytes of a contiguous array as a view for a socket."""
     buffer: Any = raw_bytes(array)
     return memoryview(buffer)
 
 
-def typed(raw: Array, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """Bytes seen as an array of that dtype and shape."""
-    try:
-        return raw.view(dtype).reshape(shape)
-    except ValueError as error:
-        raise ProtocolError(f"a tensor cannot have shape {tuple(shape)}: {error}") from error
-
-
 def empty_aligned(dtype: np.dtype[Any], shape: Sequence[int], nbytes: int) -> Array:
-    """A new array whose first element lies on a 64-byte boundary.
+    """Return a new array whose first element lies on a 64-byte boundary.
 
-    Large arrays are address space until bytes arrive, so a length that is claimed but never sent costs
-    no memory.
+    A large array is only address space until bytes arrive: a length that is claimed but never sent costs no memory.
     """
     try:
         raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     except MemoryError as error:
         raise LimitExceeded(f"no memory for a tensor of {nbytes} bytes") from error
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
-    return typed(raw[start : start + nbytes], dtype, shape)
+    try:
+        return raw[start : start + nbytes].view(dtype).reshape(shape)
+    except ValueError as error:
+        raise ProtocolError(f"a tensor cannot have shape {tuple(shape)}: {error}") from error
 
 
 def align(offset: int) -> int:
-    """The next aligned offset."""
+    """Return the next aligned offset."""
     return (offset + ALIGNMENT - 1) & -ALIGNMENT

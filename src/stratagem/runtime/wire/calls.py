@@ -12,19 +12,19 @@ from stratagem.runtime.wire.channels import Channel
 from stratagem.runtime.wire.frames import Fields
 
 OK, FAILED = "ok", "failed"
-"""The two ways a reply can begin."""
+"""The two subjects of a reply."""
 TakeOver: TypeAlias = Callable[[Channel], None]
 """Takes over the channel of a connection that was opened for something else than calls."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who made a connection.
+    """The far side of a connection.
 
     Attributes:
         name: The name it gave (authenticated with the secret).
         address: Its address.
-        process: Its process, if it is on this host and speaks over a Unix socket.
+        process: Its process, if it is on this host and uses the Unix socket.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Caller:
 
     @cached_property
     def is_far(self) -> bool:
-        """Whether what is sent to it goes over a network, rather than into memory that it shares."""
+        """True if what is sent to it goes over a network rather than into shared memory."""
         return self.process is None
 
 
@@ -44,18 +44,18 @@ class Request:
     Attributes:
         name: The call's name.
         fields: Plain values.
-        tensors: Arrays. Those that are not writable are views of the caller's shared memory: they are good
-            until the reply has been sent, and the caller could change them meanwhile. What is checked before
-            it is used, or kept for later, has to be taken with `take`.
+        tensors: Arrays. Those that are not writable are views of the caller's shared memory: they are good until the
+            reply has been sent, and the caller could change them meanwhile. `take` what you check before you use it, or
+            keep for later.
         owned: Whether all tensors are this side's own arrays.
-        peer: Who calls.
-        timeout: How many seconds the caller will wait for the answer, as it said; `None` for ever.
-        is_abandoned: Tells whether the caller has gone, or the listener stops: a handler that waits for
-            something should ask now and then.
-        respond: Answers the call, from any thread, with a reply or with what went wrong: for a handler that returns
-            `LATER`, since somebody else will have the answer. The first answer counts, the handler's own among
-            them; tells whether this was it. Raises `TaskLost` or `DeadlineExceeded` if the connection broke. Not for
-            callers over TLS, where sending and receiving are not independent of each other.
+        peer: The caller.
+        timeout: How many seconds the caller will wait for the answer; `None` for ever.
+        is_abandoned: Returns whether the caller has gone, or the listener stops. A handler that waits for something
+            should ask now and then.
+        respond: Answers the call, from any thread, with a reply or an error: for a handler that returns `LATER` because
+            another thread will have the answer. The first answer counts, the handler's own among them; returns whether
+            this was the first. Raises `TaskLost` or `DeadlineExceeded` if the connection broke. Not for callers over
+            TLS, where sending and receiving are not independent of each other.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Request:
     respond: "Callable[[Reply | Exception], bool]" = field(default=lambda reply: False, repr=False)
 
     def take(self, index: int) -> Array:
-        """A tensor as this side's own array: copied if it is a view of shared memory."""
+        """Return a tensor as this side's own array, copied if it is a view of shared memory."""
         tensor = self.tensors[index]
         return tensor if tensor.flags.writeable else np.array(tensor)
 
@@ -79,11 +79,10 @@ class Reply:
 
     Attributes:
         fields: Plain values.
-        tensors: Arrays; they are read while the reply is sent, and not after.
+        tensors: Arrays; they are read while the reply is sent, and not afterwards.
         after: Called once the reply has been sent, or cannot be: until then nobody may write to the tensors.
         take_over: Called with the channel once the reply has been sent, if the connection is to be used for something
-            else than calls from then on: whoever opened it with `Peer.open` has the other end. Whoever takes it
-            has to close it.
+            else than calls from then on. The caller of `Peer.open` has the other end. Has to close the channel.
     """
 
     fields: Fields = field(default_factory=dict)
@@ -93,12 +92,12 @@ class Reply:
 
 
 LATER: Final = Reply()
-"""What a handler returns whose call is answered with `Request.respond`."""
+"""Returned by a handler whose call is answered with `Request.respond`."""
 
 
 @dataclass(slots=True, eq=False)
 class Response:
-    """What a call came back with."""
+    """A successful answer, as the caller gets it."""
 
     fields: Fields
     tensors: list[Array]

@@ -1,6 +1,6 @@
 """Messages over a stream: a subject, plain fields and tensors, inline or through shared memory.
 
-One message at a time, in turn: what a segment holds is therefore good until the far side's next message.
+The two sides take turns, one message at a time: what a segment holds is therefore good until the far side's next message.
 """
 
 import os
@@ -41,7 +41,7 @@ _WORTH_DRAINING = 1 * MIB
 
 
 class Message(NamedTuple):
-    """What one side said.
+    """A message as it was received.
 
     Attributes:
         header: The header as received, for the transcript of a handshake.
@@ -58,7 +58,7 @@ class Message(NamedTuple):
 
 
 def without_lease(segment: Array) -> Array:
-    """To borrow tensors with no more ado, by one who is done with them before it answers."""
+    """Borrow tensors without a lease: for a receiver that is done with them before it sends its next message."""
     return segment
 
 
@@ -67,7 +67,7 @@ class Channel:
 
     Attributes:
         limits: What is accepted from the far side; raised once it is authenticated.
-        far_limits: What the far side accepts, once it has told.
+        far_limits: What the far side accepts, once it has said so.
         shares_memory: Whether large tensors go through shared memory.
         is_intact: Whether the last frame was read to its end, so that the next byte begins another.
     """
@@ -86,19 +86,19 @@ class Channel:
         self._lent: Array | None = None
         self._buffer_to_lend: Array = np.empty(0, np.uint8)
         self._known_segment = 0
-        self._shown: BroadcastBuffer | None = None
+        self._broadcast_buffer: BroadcastBuffer | None = None
         self._incoming = IncomingSegment()
-        # Of the last message with tensors, which the next one is mostly like.
-        self._said: tuple[list[Kind], FrameLayout] = [], NO_TENSORS
-        self._heard = NO_TENSORS
+        # Of the last message with tensors, which the next one usually resembles.
+        self._last_sent: tuple[list[Kind], FrameLayout] = [], NO_TENSORS
+        self._last_received = NO_TENSORS
 
     # ---------------------------------------------------------------- sending
 
     def lend(self, nbytes: int) -> Array:
-        """Memory for the one tensor of the next message, which then needs no copying.
+        """Return memory for the one tensor of the next message, which then needs no copying.
 
-        It is shared with the far side where that can be. What it holds is anything; what is written to it must
-        not be changed any more once it was sent, until the far side's next message but one has come.
+        The memory is shared with the far side if possible. Its content is undefined. Once it was sent, it must not be
+        changed until the far side's next message but one has come.
         """
         self._lent = None
         if self.shares_memory and nbytes >= SHARED_FROM:
@@ -111,7 +111,7 @@ class Channel:
         return self._buffer_to_lend[:nbytes]
 
     def through_socket(self, tensors: Sequence[Array]) -> int:
-        """How many bytes of these tensors the socket may have to carry."""
+        """Return the bytes of these tensors that the socket may have to carry."""
         return sum(tensor.nbytes for tensor in tensors if tensor is not self._lent)
 
     def send(
@@ -119,10 +119,10 @@ class Channel:
         subject: str,
         fields: Fields,
         tensors: Sequence[Any],
-        patience: TimeLimit,
+        limit: TimeLimit,
         timeout: float | None = None,
     ) -> tuple[bytes, int]:
-        """Send one message; returns its header and how many bytes it took.
+        """Send one message; return its header and its size in bytes.
 
         Raises:
             LimitExceeded: It is more than the far side accepts; nothing was sent.
@@ -131,7 +131,7 @@ class Channel:
         arrays: Sequence[Array] = tensors
         if type(tensors) is not Broadcast:
             arrays = [tensor if type(tensor) is np.ndarray else np.asarray(tensor) for tensor in tensors]
-        layout, segment = self._placed(arrays) if arrays else (NO_TENSORS, None)
+        layout, segment = self._place(arrays) if arrays else (NO_TENSORS, None)
         size, descriptor = 0, None
         if segment is not None and segment.number != self._known_segment:
             size, descriptor = segment.size, segment.descriptor
@@ -149,17 +149,17 @@ class Channel:
                 for array, spec in zip(arrays, layout.specs, strict=True)
                 if spec.offset == INLINE and spec.nbytes
             ]
-            self.stream.send([frame, *inline], patience, descriptor)
+            self.stream.send([frame, *inline], limit, descriptor)
         else:
-            self.stream.send((frame,), patience, descriptor)
+            self.stream.send((frame,), limit, descriptor)
         return header, len(frame) + layout.total
 
-    def _placed(self, arrays: Sequence[Array]) -> tuple[FrameLayout, OutgoingSegment | None]:
-        """Copy arrays into a segment if they are worth it, unless they are there; how they lie, and which it is."""
+    def _place(self, arrays: Sequence[Array]) -> tuple[FrameLayout, OutgoingSegment | None]:
+        """Copy arrays into a segment if that is worthwhile and they are not there yet; return the layout and segment."""
         kinds: list[Kind] = [(array.dtype, array.shape) for array in arrays]
-        if kinds != self._said[0]:
-            self._said = kinds, self._laid_out(arrays, kinds)
-        layout = self._said[1]
+        if kinds != self._last_sent[0]:
+            self._last_sent = kinds, self._acceptable_layout(arrays, kinds)
+        layout = self._last_sent[1]
         if not layout.end:
             return layout, None
         if arrays[0] is self._lent and len(arrays) == 1:
@@ -167,9 +167,9 @@ class Channel:
             return layout, self._outgoing
         try:
             if isinstance(arrays, Broadcast):
-                self.take_down()
-                self._shown = sheet = arrays.board.post(arrays, layout)
-                return sheet.layout, sheet.segment
+                self.release_broadcast()
+                self._broadcast_buffer = buffer = arrays.buffers.acquire(arrays, layout)
+                return buffer.layout, buffer.segment
             if self._outgoing.layout is not layout:
                 self._outgoing.reserve(layout.end)
                 self._outgoing.lay_out(layout)
@@ -180,14 +180,14 @@ class Channel:
             place[...] = array
         return layout, self._outgoing
 
-    def take_down(self) -> None:
-        """The far side reads no more of what it was last shown on a board: it has spoken since, in its turn."""
-        if self._shown is not None:
-            self._shown.board.release(self._shown)
-            self._shown = None
+    def release_broadcast(self) -> None:
+        """Release the broadcast buffer last sent: the far side has sent a message since, so it reads it no more."""
+        if self._broadcast_buffer is not None:
+            self._broadcast_buffer.owner.release(self._broadcast_buffer)
+            self._broadcast_buffer = None
 
-    def _laid_out(self, arrays: Sequence[Array], kinds: Sequence[Kind]) -> FrameLayout:
-        """How to lay arrays out that the far side accepts."""
+    def _acceptable_layout(self, arrays: Sequence[Array], kinds: Sequence[Kind]) -> FrameLayout:
+        """Lay arrays out; raise `LimitExceeded` if they are more than the far side accepts."""
         total, far = sum(array.nbytes for array in arrays), self.far_limits
         if far is not None and total > far.frame_bytes:
             raise LimitExceeded(
@@ -212,12 +212,13 @@ class Channel:
         Args:
             first: How long to wait for it to begin.
             rest: How long it may take from then on.
-            borrow: Hand out large tensors as views of shared memory instead of copies: of what this makes of all of it.
+            borrow: Return large tensors as views of shared memory instead of copies: views of what this makes of all of
+                the segment, such as `Lease.lend` or `without_lease`.
             into: Arrays to receive into, in the order of the tensors; `None` for a new one.
 
         Raises:
-            ProtocolError: These bytes are no message; `is_intact` tells whether another may follow.
-            LimitExceeded: They are more than `limits` allows.
+            ProtocolError: The bytes are not a message; `is_intact` says whether another may follow.
+            LimitExceeded: The message is more than `limits` allows.
         """
         self.is_intact = False
         if self._start == self._end:
@@ -226,7 +227,7 @@ class Channel:
         data = self._read(header_bytes, rest)
         try:
             subject, fields, layout, timeout, segment = decode_header(
-                data, payload_bytes, self.limits, self._heard
+                data, payload_bytes, self.limits, self._last_received
             )
             # A descriptor that came along may belong to a frame that follows in the buffer.
             is_last = self._end - self._start <= payload_bytes
@@ -244,7 +245,7 @@ class Channel:
         return Message(subject, fields, tensors, timeout, data, nbytes, borrowed)
 
     def _adopt(self, size: int) -> None:
-        """Take the segment that came with the frame, which must be so large; 0 means none may have come."""
+        """Map the segment that came with the frame, announced with this size; 0 means that none may have come."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None and size == 0:
             return
@@ -262,12 +263,12 @@ class Channel:
         borrow: Callable[[Array], Array] | None,
         into: Sequence[Array | None] | None,
     ) -> tuple[list[Array], list[Array]]:
-        """The tensors, and the arrays behind them that are still to be filled.
+        """Return the tensors, and those among them that are still to be filled: all or none.
 
-        They are the caller's arrays, or new ones, or read-only views of shared memory.
+        The tensors are the caller's arrays, or new ones, or read-only views of shared memory.
         """
         self._incoming.check(layout)
-        self._heard = layout
+        self._last_received = layout
         # Bytes of a bool are checked, so the far side must not be able to change them afterwards.
         if borrow is not None and into is None and layout.is_plain and layout.end and not layout.inline:
             if borrow is without_lease:
@@ -277,30 +278,30 @@ class Channel:
         return targets, targets
 
     def _target(self, spec: FrameTensor, index: int, into: Sequence[Array | None] | None) -> Array:
-        """The caller's array for a tensor, or a new one."""
-        given = None
+        """Return the caller's array for a tensor, or a new one."""
+        target = None
         if into is not None:
             if index >= len(into):
                 raise ProtocolError(f"more tensors than the {len(into)} arrays given to receive into")
-            given = into[index]
-        if given is None:
-            return _new(spec)
-        fits = given.dtype == spec.dtype and given.shape == spec.shape
-        if not (fits and given.flags.c_contiguous and given.flags.writeable):
+            target = into[index]
+        if target is None:
+            return empty_aligned(spec.dtype, spec.shape, spec.nbytes)
+        fits = target.dtype == spec.dtype and target.shape == spec.shape
+        if not (fits and target.flags.c_contiguous and target.flags.writeable):
             raise ProtocolError(
                 f"tensor {index} is {spec.dtype}{list(spec.shape)}; the array to receive it into is "
-                f"{given.dtype}{list(given.shape)}: it must be the same, contiguous and writable"
+                f"{target.dtype}{list(target.shape)}: it must be the same, contiguous and writable"
             )
-        return given
+        return target
 
-    def _read_tensors(self, layout: FrameLayout, targets: list[Array], patience: TimeLimit) -> None:
+    def _read_tensors(self, layout: FrameLayout, targets: list[Array], limit: TimeLimit) -> None:
         """Fill the targets."""
         for spec, target in zip(layout.specs, targets, strict=True):
             if spec.offset != INLINE:
-                held = self._incoming.view[spec.offset : spec.offset + spec.nbytes]
-                np.copyto(raw_bytes(target), held)
+                source = self._incoming.view[spec.offset : spec.offset + spec.nbytes]
+                np.copyto(raw_bytes(target), source)
             elif spec.nbytes:
-                self._read_into(raw_view(target), patience)
+                self._read_into(raw_view(target), limit)
         self.is_intact = True
         if layout.is_plain:
             return
@@ -310,13 +311,13 @@ class Channel:
                 raw_bytes(target)[:] = 0
                 raise ProtocolError("a bool tensor with bytes other than 0 and 1")
 
-    def _fill(self, patience: TimeLimit) -> None:
-        """Receive what there is into the buffer, after what it holds."""
+    def _fill(self, limit: TimeLimit) -> None:
+        """Receive available bytes into the buffer, behind those that are there."""
         if self._start == self._end:
             self._start = self._end = 0
-            count, descriptor = self.stream.receive_with_descriptor(self._buffer, patience)
+            count, descriptor = self.stream.receive_with_descriptor(self._buffer, limit)
         else:
-            count, descriptor = self.stream.receive_with_descriptor(self._buffer[self._end :], patience)
+            count, descriptor = self.stream.receive_with_descriptor(self._buffer[self._end :], limit)
         self._end += count
         if descriptor is not None:
             if self._descriptor is not None:
@@ -324,47 +325,47 @@ class Channel:
                 raise ProtocolError("more than one descriptor with a frame")
             self._descriptor = descriptor
 
-    def _read(self, size: int, patience: TimeLimit) -> bytes:
+    def _read(self, size: int, limit: TimeLimit) -> bytes:
         while self._end - self._start < size:
             if size > _BUFFER:
                 data = bytearray(size)
-                self._read_into(memoryview(data), patience)
+                self._read_into(memoryview(data), limit)
                 return bytes(data)
             if self._start + size > _BUFFER:
-                held = self._end - self._start
-                self._buffer[:held] = bytes(self._buffer[self._start : self._end])
-                self._start, self._end = 0, held
-            self._fill(patience)  # begins at the buffer's front again when nothing is held
+                unread = self._end - self._start
+                self._buffer[:unread] = bytes(self._buffer[self._start : self._end])
+                self._start, self._end = 0, unread
+            self._fill(limit)  # begins at the buffer's front again when nothing is unread
         start, end = self._start, self._start + size
         self._start = end
         return self._buffer[start:end].tobytes()
 
-    def _read_into(self, view: memoryview, patience: TimeLimit) -> None:
+    def _read_into(self, view: memoryview, limit: TimeLimit) -> None:
         while view:
-            held = min(self._end - self._start, len(view))
-            if held:
-                view[:held] = self._buffer[self._start : self._start + held]
-                self._start += held
-                view = view[held:]
+            unread = min(self._end - self._start, len(view))
+            if unread:
+                view[:unread] = self._buffer[self._start : self._start + unread]
+                self._start += unread
+                view = view[unread:]
             elif len(view) >= _DIRECT_FROM:
-                view = view[self.stream.receive(view, patience) :]
+                view = view[self.stream.receive(view, limit) :]
             else:
-                self._fill(patience)
+                self._fill(limit)
 
-    def _skip(self, size: int, patience: TimeLimit) -> None:
-        """Pass over the payload of a message that was refused, so that another can follow."""
+    def _skip(self, size: int, limit: TimeLimit) -> None:
+        """Discard the payload of a message that was refused, so that another can follow."""
         if size <= _WORTH_DRAINING:
-            self._read_into(memoryview(bytearray(size)), patience)
+            self._read_into(memoryview(bytearray(size)), limit)
             self.is_intact = True
 
     # ------------------------------------------------------------------ state
 
     def wait(self, seconds: float, alarm: int) -> bool:
-        """Wait until a message begins or the connection ends; see `Stream.wait`."""
+        """Wait until a message begins or the connection ends, as `Stream.wait` does."""
         return self._start != self._end or self.stream.wait(seconds, alarm)
 
     def is_quiet(self) -> bool:
-        """Whether the connection is open with nothing unread, as an idle one should be."""
+        """Return whether the connection is open with nothing unread, as an idle one should be."""
         return self.is_intact and self._start == self._end and self.stream.is_quiet()
 
     def close(self) -> None:
@@ -373,10 +374,6 @@ class Channel:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        self.take_down()
+        self.release_broadcast()
         self._outgoing.close()
         self._incoming.close()
-
-
-def _new(spec: FrameTensor) -> Array:
-    return empty_aligned(spec.dtype, spec.shape, spec.nbytes)

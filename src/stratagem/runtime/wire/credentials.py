@@ -1,13 +1,8 @@
-"""The file with the cluster's secret: read only if it is kept as one keeps a key.
+"""What proves that two tasks belong to one cluster: the secret, and TLS files between hosts.
 
-TLS between hosts: which files, and what they are checked for.
-
-A certificate must be signed by the cluster's CA. Host names are not checked, since clusters go by addresses
-that come and go; instead the proof of the secret is bound to the server's certificate, so that nobody in the
-middle can use another one. Use a CA of the cluster's own: with no secret, whoever it has signed belongs.
-
-
-What proves that two tasks belong to one cluster: the secret, and the TLS files.
+A TLS certificate must be signed by the cluster's CA. Host names are not checked, since clusters go by addresses that come
+and go. Instead the proof of the secret is bound to the server's certificate, so that nobody in the middle can use another
+one. Use a CA of the cluster's own: without a secret, everybody whose certificate it has signed belongs.
 """
 
 import hashlib
@@ -26,20 +21,25 @@ from stratagem.runtime.wire.error_translation import reason
 
 _log = logging.getLogger("stratagem")
 _BY_GROUP, _BY_OTHERS = 0o070, 0o007
+HOW_TO_SHARE = (
+    "set STRATAGEM_SECRET to the same value on both (or STRATAGEM_SECRET_FILE to a file with it, "
+    "or give secret=)"
+)
 
 
 def read_secret_file(path: str | Path, named_by: str) -> bytes:
-    """The secret in a file, without the white space around it.
+    """Return the secret in a file, without the white space around it.
 
-    A file that other users can read is refused, as ssh does with keys. Not so on a file system that is mounted read-only:
-    there the mode is up to whoever mounts it, as Kubernetes and Docker do for one container, whose group may read it.
+    A file that other users can read is refused, as ssh does with keys. On a file system that is mounted read-only it is
+    accepted: there the mode is up to whoever mounts it, as Kubernetes and Docker do for one container, whose group may
+    read it.
 
     Args:
         path: The file.
         named_by: The variable or option that names it.
 
     Raises:
-        AuthenticationError: It cannot be read, or others can.
+        AuthenticationError: The file cannot be read, or other users can read it.
     """
     try:
         with Path(path).open("rb") as file:
@@ -75,7 +75,7 @@ def _owner(number: int) -> str:
 
 @dataclass(frozen=True)
 class TLS:
-    """Files in PEM form.
+    """TLS files in PEM form.
 
     Attributes:
         ca: The authority that signed the certificates of this cluster.
@@ -99,13 +99,13 @@ class TLS:
                 raise AuthenticationError(f"TLS: no such file: {name}")
 
     def client_context(self) -> ssl.SSLContext:
-        """For the side that connects: checks the server's certificate, shows its own if it has one."""
+        """Return a context for the side that connects: it checks the server's certificate and shows its own, if any."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         return self._load(context)
 
     def server_context(self, has_secret: bool) -> ssl.SSLContext:
-        """For the side that listens: without a secret, clients must show a certificate of the CA."""
+        """Return a context for the side that listens: without a secret, clients must show a certificate of the CA."""
         if self.cert is None:
             raise AuthenticationError(
                 "a server that speaks TLS needs a certificate: give cert= and key=, or set STRATAGEM_TLS_CERT "
@@ -128,7 +128,7 @@ class TLS:
         return context
 
     def binding(self) -> bytes:
-        """Digest of this server's own certificate, as clients will see it."""
+        """Return the digest of this server's own certificate, as clients will see it."""
         try:
             text = Path(self.cert or self.ca).read_text()
             begin = text.index("-----BEGIN CERTIFICATE-----")
@@ -139,22 +139,15 @@ class TLS:
 
 
 def digest(certificate: bytes | None) -> bytes:
-    """What stands for a certificate (DER) in the transcript of a handshake."""
+    """Return what stands for a certificate (DER) in the transcript of a handshake."""
     return hashlib.sha256(certificate).digest() if certificate else b""
-
-
-HOW_TO_SHARE = (
-    "set STRATAGEM_SECRET to the same value on both (or STRATAGEM_SECRET_FILE to a file with it, "
-    "or give secret=)"
-)
 
 
 @dataclass(frozen=True)
 class Credentials:
     """The cluster's secret and its TLS files; both may be missing.
 
-    The secret should be random, since one who listens in could try out guesses at a short one:
-    `secrets.token_hex(32)`.
+    The secret should be random, since an eavesdropper could try out guesses at a short one: `secrets.token_hex(32)`.
 
     Example:
         >>> Credentials(secret="pepper")
@@ -170,7 +163,7 @@ class Credentials:
 
     @property
     def has_secret(self) -> bool:
-        """Whether there is a secret."""
+        """True if there is a secret."""
         return self.secret is not None
 
     @property
@@ -182,18 +175,18 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Credentials":
-        """What STRATAGEM_SECRET (or _SECRET_FILE) and STRATAGEM_TLS_CA, _CERT and _KEY say."""
-        found: bytes | str | None = secret(environ)
+        """Return the credentials in STRATAGEM_SECRET (or _SECRET_FILE) and STRATAGEM_TLS_CA, _CERT and _KEY."""
+        own_secret: bytes | str | None = secret(environ)
         path = secret_file(environ)
-        if found is None and path is not None:
-            found = read_secret_file(path, SECRET_FILE)
+        if own_secret is None and path is not None:
+            own_secret = read_secret_file(path, SECRET_FILE)
         ca, cert, key = tls_files(environ)
         if ca is None and (cert or key):
             raise AuthenticationError(f"{TLS_CERT} or {TLS_KEY} is set without {TLS_CA}")
-        return cls(found, TLS(ca, cert, key) if ca else None)
+        return cls(own_secret, TLS(ca, cert, key) if ca else None)
 
     @classmethod
     def from_arguments(cls, secret: bytes | str | None, tls: TLS | None) -> "Credentials":
-        """What a user gave, and from the environment what was not given."""
-        found = cls.from_environment()
-        return cls(found.secret if secret is None else secret, found.tls if tls is None else tls)
+        """Return a user's credentials, completed from the environment."""
+        default = cls.from_environment()
+        return cls(default.secret if secret is None else secret, default.tls if tls is None else tls)

@@ -1,9 +1,4 @@
-"""Whom a caller means to talk to: the task that it expects at an address, of the run that it belongs to.
-
-Making one connection to a task: TCP, TLS if asked for, the handshake, and shared memory on one host.
-
-Idle connections to one task, kept for the next call; never shared with a forked child.
-"""
+"""Connections to a task: making one (TCP, TLS, the handshake, shared memory on one host), and keeping idle ones."""
 
 import os
 import socket
@@ -32,15 +27,22 @@ from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION, Limits
 from stratagem.runtime.wire.sockets import Stream, tune
 from stratagem.runtime.wire.waiting import Deadline
 
+_ATTEMPT_SECONDS = 3.0
+_IDLE_SECONDS = 60.0
+_NO_LINGER = struct.pack("ii", 1, 0)
+SHARED_MEMORY = "shared memory"
+"""The transport between tasks on one host."""
+
 
 @dataclass(frozen=True)
 class ExpectedTask:
-    """What the task at an address has to be; what is not known is not compared.
+    """The task that a caller expects at an address; what is `None` is not compared.
 
-    Lists of addresses are no proof of one cluster: a task may know only itself, and each may write hosts its own way.
+    Lists of addresses do not prove that two tasks are of one cluster: a task may know only itself, and each may write hosts
+    its own way.
 
     Attributes:
-        task: Its name, such as `/job:ps/task:0`; a session's first connection expects nobody in particular.
+        task: Its name, such as `/job:ps/task:0`; a session's first connection expects no task in particular.
         run: The run of `stratagem run` that the caller is a task of, if it is one.
     """
 
@@ -48,31 +50,23 @@ class ExpectedTask:
     run: str | None = None
 
     def check(self, address: Address, info: Fields) -> None:
-        """Raise unless the task that told this of itself is the one that is expected.
+        """Raise unless a server's description of itself is that of the expected task.
 
         Raises:
-            ClusterError: It is another one, or of another run.
+            ClusterError: It is another task, or one of another run.
         """
-        found, run = info.get("task"), info.get("run")
-        if self.task and found and found != self.task:
+        task, run = info.get("task"), info.get("run")
+        if self.task and task and task != self.task:
             job = DeviceSpec.from_string(self.task).job
             raise ClusterError(
-                f"{address} is {found}, not {self.task}: check --{job}_hosts, or {job!r} in TF_CONFIG, and give every task "
+                f"{address} is {task}, not {self.task}: check --{job}_hosts, or {job!r} in TF_CONFIG, and give every task "
                 "of the job the same list"
             )
         if self.run and run and run != self.run:
             raise ClusterError(
-                f"{address} is {found} of another run of `stratagem run` ({run}), not of this one ({self.run}): end "
+                f"{address} is {task} of another run of `stratagem run` ({run}), not of this one ({self.run}): end "
                 "that one, or give this one other ports"
             )
-
-
-_ATTEMPT_SECONDS = 3.0
-_NO_LINGER = struct.pack("ii", 1, 0)
-
-
-SHARED_MEMORY = "shared memory"
-"""The transport between tasks on one host."""
 
 
 @dataclass(eq=False)
@@ -81,9 +75,9 @@ class Connection:
 
     Attributes:
         channel: What carries the calls.
-        info: What the server told of itself.
+        info: The server's description of itself.
         transport: `tcp`, `tls`, or `shared memory`.
-        host_socket: The server's Unix socket, where that is what this connection uses.
+        host_socket: The server's Unix socket, if this connection uses it.
         idle_since: When it was last given back.
         is_quick: Whether the last answer came so fast that the next is worth staying awake for.
     """
@@ -101,10 +95,10 @@ class Dialer:
     """Makes connections to one address.
 
     Attributes:
-        context: For TLS, if it is to be spoken.
+        context: For TLS, if it is to be used.
         caller: The name to give to the server.
-        shared_memory: Whether to move to shared memory if the server turns out to be on this host.
-        expected: Who it has to be.
+        shared_memory: Whether to switch to shared memory if the server turns out to be on this host.
+        expected: The task that has to be there.
     """
 
     address: Address
@@ -116,18 +110,18 @@ class Dialer:
     expected: ExpectedTask = field(default_factory=ExpectedTask)
 
     def dial(self, deadline: Deadline, known_host_socket: str | None = None) -> Connection:
-        """One attempt.
+        """Try once to connect.
 
         Args:
             deadline: When to give up.
             known_host_socket: The server's Unix socket, if an earlier connection used it.
 
         Raises:
-            TaskUnreachable: Nobody answers there (yet).
+            TaskUnreachable: No server answers there (yet).
             TaskLost: It broke during the handshake: the server is coming up, going down, or full.
             AuthenticationError: The two sides do not belong together.
             ProtocolError: They do not speak the same protocol.
-            ClusterError: Another task is there than the one that is expected.
+            ClusterError: Another task is there than the expected one.
         """
         if known_host_socket is not None:
             connection = self._dial_host(known_host_socket, deadline)
@@ -153,7 +147,7 @@ class Dialer:
             binding = b""
             if self.context is not None:
                 binding = digest(self._secure(stream, self.context, deadline))
-            welcome = self._introduce(channel, binding, deadline)
+            welcome = self._shake_hands(channel, binding, deadline)
         except AuthenticationError as error:
             channel.close()
             if (hint := tls_hint(error)) is not None:
@@ -164,7 +158,7 @@ class Dialer:
             raise
         return Connection(channel, welcome.info, "tls" if stream.is_tls else "tcp"), welcome
 
-    def _introduce(self, channel: Channel, binding: bytes, deadline: Deadline) -> Welcome:
+    def _shake_hands(self, channel: Channel, binding: bytes, deadline: Deadline) -> Welcome:
         welcome = handshake_as_client(channel, self.credentials, self.caller, binding, self.limits, deadline)
         self.expected.check(self.address, welcome.info)
         return welcome
@@ -178,7 +172,7 @@ class Dialer:
             raise during_connect(error) from error
         try:
             if sock.getsockname() == sock.getpeername():
-                # A port that nobody listens at may be given to this very socket, which then meets itself.
+                # The kernel may give a port that nobody listens at to this very socket, which then connects to itself.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
                 raise TaskUnreachable("Connection refused")
             tune(sock)
@@ -196,7 +190,7 @@ class Dialer:
             raise AuthenticationError(f"its certificate and this side's CA do not fit ({error})") from error
 
     def _dial_host(self, name: str, deadline: Deadline) -> Connection | None:
-        """Over the server's Unix socket; `None` if it is not on this host, or not any more."""
+        """Connect to the server's Unix socket; return `None` if it is not on this host, or not any more."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.settimeout(deadline.remaining())
@@ -211,9 +205,9 @@ class Dialer:
                 raise AuthenticationError(
                     f"the far side belongs to another user of this host: {HOW_TO_SHARE}"
                 )
-            welcome = self._introduce(channel, b"", deadline)
+            welcome = self._shake_hands(channel, b"", deadline)
         except (TaskLost, AuthenticationError, LimitExceeded):
-            # Somebody else may have the name now, or there is no room for one more. TCP will do, or tell.
+            # Another process may have the name now, or the server is full. TCP will do, or say what is wrong.
             channel.close()
             return None
         except BaseException:
@@ -223,22 +217,22 @@ class Dialer:
         return Connection(channel, welcome.info, SHARED_MEMORY, name)
 
 
-_IDLE_SECONDS = 60.0
-
-
 class ConnectionPool:
-    """A stack: the connection used last is used next, so those at the bottom grow old and are closed."""
+    """Idle connections to one task, kept for the next call; never shared with a forked child.
+
+    The connection used last is used next, so those at the bottom grow old and are closed.
+    """
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        # Taken again by its owner where letting go of an array in the middle of something ends a lease.
+        # Reentrant: its owner may let go of an array while it holds the lock, and so end a lease, which takes it again.
         self._lock = threading.RLock()
         self._idle: list[Connection] = []
         self._is_closed = False
 
     def take(self) -> Connection | None:
-        """An idle connection that is still good."""
-        self._part_from_parent()
+        """Return an idle connection that is still good, if there is one."""
+        self._close_inherited()
         while True:
             with self._lock:
                 if not self._idle:
@@ -268,16 +262,16 @@ class ConnectionPool:
             each.channel.close()
 
     def close(self) -> None:
-        """Close all that are idle, and from now on all that are given back."""
-        self._part_from_parent()
+        """Close all idle connections, and from now on all that are given back."""
+        self._close_inherited()
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.channel.close()
 
-    def _part_from_parent(self) -> None:
-        """In a forked child: close its copies of the sockets, which leaves the parent's as they are."""
+    def _close_inherited(self) -> None:
+        """In a forked child, close its copies of the sockets, which leaves the parent's as they are."""
         if self._process == os.getpid():
             return
         self._process = os.getpid()

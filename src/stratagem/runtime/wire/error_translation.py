@@ -1,6 +1,7 @@
-"""Errors of sockets, TLS and the operating system become ours here, and nowhere else on the wire.
+"""Errors at the border of the wire: those of sockets, TLS and the operating system become ours, and ours travel.
 
-An exception of a handler, on its way to the caller: our own classes by name, all others as text.
+Nothing else on the wire translates foreign errors. A handler's exception reaches the caller as the same class if it is
+one of ours, and as text otherwise.
 """
 
 import os
@@ -20,9 +21,11 @@ from stratagem.errors import (
 )
 from stratagem.runtime.wire.frames import Fields
 
+_LONGEST = 16_000
+
 
 def reason(error: OSError) -> str:
-    """What the operating system says, in words."""
+    """Return what the operating system says, in words."""
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
     if error.strerror:
@@ -31,18 +34,18 @@ def reason(error: OSError) -> str:
 
 
 def tls_hint(error: AuthenticationError) -> str | None:
-    """What to do about a TLS connection that could not be made, as far as the library's word for it tells."""
-    word = getattr(error.__cause__, "reason", None) or ""
-    if "_ALERT_" in word:
+    """Return what to do about a failed TLS connection, if the TLS library's error code tells."""
+    code = getattr(error.__cause__, "reason", None) or ""
+    if "_ALERT_" in code:
         # A server's verdict on this side's certificate comes only after this side is content.
         return "the far side wants a certificate that its CA has signed: give tls= a cert and a key"
-    if word == "WRONG_VERSION_NUMBER":
+    if code == "WRONG_VERSION_NUMBER":
         return "the far side does not speak TLS: start it with tls= (STRATAGEM_TLS_CERT, STRATAGEM_TLS_KEY)"
     return None
 
 
 def during_transfer(error: OSError) -> RemoteError:
-    """For an open connection that failed; what is ours already stays as it is."""
+    """Return our error for an open connection that failed; an error of ours is returned as it is."""
     if isinstance(error, RemoteError):
         return error
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
@@ -56,43 +59,40 @@ def during_transfer(error: OSError) -> RemoteError:
 
 
 def during_connect(error: OSError) -> RemoteError:
-    """For a connection that could not be made; what is ours already stays as it is."""
+    """Return our error for a connection that could not be made; an error of ours is returned as it is."""
     if isinstance(error, RemoteError):
         return error
     return TaskUnreachable("no answer" if isinstance(error, TimeoutError) else reason(error))
 
 
 def during_allocation(error: OSError) -> RemoteError:
-    """For shared memory that could not be had."""
+    """Return our error for shared memory that could not be allocated."""
     return LimitExceeded(f"no shared memory: {reason(error)}")
 
 
-_LONGEST = 16_000
-
-
 def describe_failure(error: BaseException) -> Fields:
-    """The fields of the reply that tells of an exception."""
+    """Return the fields of a reply that reports an exception."""
     text = "".join(traceback.format_exception(error))
     return {
         "class": type(error).__name__,
-        "message": _sendable(str(error)[:_LONGEST]),
-        "traceback": _sendable(text[-_LONGEST:]),
+        "message": _encodable(str(error)[:_LONGEST]),
+        "traceback": _encodable(text[-_LONGEST:]),
         "task": getattr(error, "task", None),
     }
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, without the far side's traceback."""
-    return str(error).partition("\n")[0]
-
-
-def _sendable(text: str) -> str:
-    """Without the halves of characters that names of files may hold, and msgpack may not."""
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which names of files may contain and msgpack may not."""
     return text.encode(errors="replace").decode()
 
 
+def first_line(error: BaseException) -> str:
+    """Return an error's message without the far side's traceback."""
+    return str(error).partition("\n")[0]
+
+
 def rebuild_failure(fields: Fields, task: str) -> StratagemError:
-    """The exception that such a reply tells of, with the far task's name and traceback in it."""
+    """Return the exception that a reply reports, with the far task's name and traceback in it."""
     name, message, text = (str(fields.get(key, "")) for key in ("class", "message", "traceback"))
     # Only classes that the module of errors defines: a name from afar must not reach anything else.
     kind = vars(stratagem.errors).get(name)
@@ -101,6 +101,6 @@ def rebuild_failure(fields: Fields, task: str) -> StratagemError:
     error: StratagemError = kind(
         f"{message}\n\nThis happened at {task}:\n{text.rstrip()}" if text else message
     )
-    about = fields.get("task")  # the far side may tell of another task, to which something has happened
+    about = fields.get("task")  # the error may be about another task than the one that reports it
     vars(error).update(task=about if isinstance(about, str) else task, remote_traceback=text or None)
     return error

@@ -1,4 +1,4 @@
-"""Who is there: both sides prove that they know the secret, before anything else is said.
+"""Authentication: both sides prove that they know the secret, before anything else is said.
 
     client                                  server
     hello: version, nonce           →
@@ -6,8 +6,8 @@
     proof: caller, HMAC             →
                                     ←       welcome: info, limits, HMAC     (or: refused)
 
-Each HMAC is over both hellos as they went over the wire, the TLS certificate if there is one, the role and
-the message's own body: nothing of it is worth anything on another connection or in the other direction.
+Each HMAC covers both hellos as they were sent, the TLS certificate if there is one, the role, and the message's own body:
+no part of it is of use on another connection or in the other direction.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ from stratagem.runtime.wire.limits import WELCOME, Limits
 from stratagem.runtime.wire.waiting import Deadline
 
 PROTOCOL = 2
-"""Version of the wire protocol; two sides with different ones do not talk."""
+"""Version of the wire protocol; two sides with different versions refuse each other."""
 _NONCE_BYTES = 32
-_TOLD_LIMITS = ("header_bytes", "frame_bytes", "tensors")
+_WELCOME_LIMITS = ("header_bytes", "frame_bytes", "tensors")
 
 REFUSED_SECRET, REFUSED_TLS, REFUSED_USER, REFUSED_FULL = "secret", "tls", "user", "full"
 
@@ -37,22 +37,12 @@ class Welcome:
     """What an authenticated server tells a client.
 
     Attributes:
-        info: What the server's owner gave it to tell: its task, platform, incarnation and so on.
-        limits: What it accepts in a call.
+        info: The server's description of itself: its task, platform, incarnation and so on.
         host_socket: Name of its abstract Unix socket, if it offers shared memory.
     """
 
     info: Fields
-    limits: Limits
     host_socket: str | None
-
-
-def versions(here: object, there: object) -> ProtocolError:
-    """The error for two sides that speak different versions of the protocol."""
-    return ProtocolError(
-        f"the far side speaks protocol version {there!r:.20}, this side {here!r}: install the same version of "
-        "stratagem on both"
-    )
 
 
 def handshake_as_client(
@@ -63,15 +53,13 @@ def handshake_as_client(
     limits: Limits,
     deadline: Deadline,
 ) -> Welcome:
-    """The client's side of the handshake; afterwards the channel accepts what `limits` allows."""
+    """Perform the client's side of the handshake; afterwards the channel accepts what `limits` allows."""
     has_secret = credentials.has_secret
     own, _ = channel.send("hello", _hello("client", has_secret), (), deadline)
     try:
         hello = _expect(channel, "hello", deadline)
     except ProtocolError as error:
         raise ProtocolError(f"no server of Stratagem answers there: {error}. Check the address") from error
-    if hello.fields.get("protocol") != PROTOCOL:
-        raise versions(PROTOCOL, hello.fields.get("protocol"))
     _check_hello(hello, "server")
     if hello.fields.get("secret") is not has_secret:
         raise AuthenticationError(
@@ -84,12 +72,12 @@ def handshake_as_client(
     proof = _sign(credentials.key, b"client", transcript, body)
     channel.send("proof", {"body": body, "mac": proof}, (), deadline)
     channel.limits = WELCOME
-    told = _open(_expect(channel, "welcome", deadline), credentials.key, b"server", transcript + proof)
-    if told is None:
+    welcome = _open(_expect(channel, "welcome", deadline), credentials.key, b"server", transcript + proof)
+    if welcome is None:
         raise AuthenticationError(f"the far side does not know this cluster's secret: {HOW_TO_SHARE}")
     channel.limits = limits
-    channel.far_limits = _limits(told.get("limits"))
-    return Welcome(dict(told["info"]), channel.far_limits, told.get("host_socket"))
+    channel.far_limits = _read_limits(welcome.get("limits"))
+    return Welcome(dict(welcome["info"]), welcome.get("host_socket"))
 
 
 def handshake_as_server(
@@ -98,26 +86,24 @@ def handshake_as_server(
     binding: bytes,
     limits: Limits,
     deadline: Deadline,
-    admit: Callable[[str], Mapping[str, Any]],
+    admit: Callable[[], Mapping[str, Any]],
     punish: Callable[[], object],
 ) -> str:
-    """The server's side of the handshake; the caller's name, once it is authenticated.
+    """Perform the server's side of the handshake; return the authenticated caller's name.
 
     Args:
         channel: A new connection's channel.
-        credentials: What to prove and to have proved.
+        credentials: The secret to prove and to have proved.
         binding: Digest of the certificate that this server showed; empty without TLS.
         limits: What is accepted afterwards.
         deadline: When the whole handshake must be over.
-        admit: Called with the name of a caller who is authenticated; returns what to tell it (`info`,
-            `host_socket`), or raises `LimitExceeded`.
+        admit: Called when a caller is authenticated; returns what to tell it (`info`, `host_socket`), or raises
+            `LimitExceeded`.
         punish: Called before a wrong secret is answered; takes a little time.
     """
     has_secret = credentials.has_secret
     hello = _expect(channel, "hello", deadline)
     own, _ = channel.send("hello", _hello("server", has_secret), (), deadline)
-    if hello.fields.get("protocol") != PROTOCOL:
-        raise versions(PROTOCOL, hello.fields.get("protocol"))
     _check_hello(hello, "client")
     if hello.fields.get("secret") is not has_secret:
         raise AuthenticationError(
@@ -130,24 +116,23 @@ def handshake_as_server(
         raise AuthenticationError(f"it is another user's process on this host: {HOW_TO_SHARE}")
     transcript = _transcript(binding, hello.header, own)
     message = _expect(channel, "proof", deadline)
-    told = _open(message, credentials.key, b"client", transcript)
-    if told is None:
+    proof = _open(message, credentials.key, b"client", transcript)
+    if proof is None:
         punish()
         channel.send("refused", {"kind": REFUSED_SECRET}, (), deadline)
         raise AuthenticationError(f"it does not know the secret: {HOW_TO_SHARE}")
-    caller = str(told.get("caller", ""))
     try:
-        told_back = dict(admit(caller))
+        welcome = dict(admit())
     except LimitExceeded:
         channel.send("refused", {"kind": REFUSED_FULL}, (), deadline)
         raise
-    told_back["limits"] = {name: getattr(limits, name) for name in _TOLD_LIMITS}
-    body = pack(told_back)
+    welcome["limits"] = {name: getattr(limits, name) for name in _WELCOME_LIMITS}
+    body = pack(welcome)
     mac = _sign(credentials.key, b"server", transcript + message.fields["mac"], body)
     # Raised before the welcome: the client's first call may come right behind it.
     channel.limits = limits
     channel.send("welcome", {"body": body, "mac": mac}, (), deadline)
-    return caller
+    return str(proof.get("caller", ""))
 
 
 def _hello(role: str, has_secret: bool) -> Fields:
@@ -160,9 +145,15 @@ def _hello(role: str, has_secret: bool) -> Fields:
 
 
 def _check_hello(hello: Message, role: str) -> None:
-    nonce = hello.fields.get("nonce")
+    """Raise unless a hello is of this version of the protocol and of this role."""
+    version, nonce = hello.fields.get("protocol"), hello.fields.get("nonce")
+    if version != PROTOCOL:
+        raise ProtocolError(
+            f"the far side speaks protocol version {version!r:.20}, this side {PROTOCOL!r}: install the same version of "
+            "stratagem on both"
+        )
     if hello.fields.get("role") != role or not isinstance(nonce, bytes) or len(nonce) != _NONCE_BYTES:
-        raise ProtocolError(f"a hello that is no {role}'s")
+        raise ProtocolError(f"a hello that is not a {role}'s")
 
 
 def _expect(channel: Channel, subject: str, deadline: Deadline) -> Message:
@@ -203,7 +194,7 @@ def _sign(key: bytes, role: bytes, transcript: bytes, body: bytes) -> bytes:
 
 
 def _open(message: Message, key: bytes, role: bytes, transcript: bytes) -> Fields | None:
-    """The body of a signed message; `None` if the signature is not right."""
+    """Return the body of a signed message; `None` if the signature is wrong."""
     body, mac = message.fields.get("body"), message.fields.get("mac")
     if not isinstance(body, bytes) or not isinstance(mac, bytes):
         raise ProtocolError(f"a {message.subject} without a body and its signature")
@@ -211,11 +202,11 @@ def _open(message: Message, key: bytes, role: bytes, transcript: bytes) -> Field
         return None
     value = unpack(body)
     if not isinstance(value, dict):
-        raise ProtocolError(f"a {message.subject} whose body is no dictionary")
+        raise ProtocolError(f"a {message.subject} whose body is not a dictionary")
     return value
 
 
-def _limits(told: Any) -> Limits:
-    if not isinstance(told, dict) or set(told) != set(_TOLD_LIMITS):
+def _read_limits(limits: Any) -> Limits:
+    if not isinstance(limits, dict) or set(limits) != set(_WELCOME_LIMITS):
         raise ProtocolError("a welcome without limits")
-    return Limits(**told)
+    return Limits(**limits)

@@ -9,7 +9,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 @dataclass(frozen=True)
 class Limits:
-    """What a listener accepts from those it has authenticated, and how little from those it has not.
+    """What a listener accepts from authenticated callers, and the little that it accepts from others.
 
     Lengths are checked before anything is allocated for them.
 
@@ -18,7 +18,7 @@ class Limits:
         frame_bytes: Most tensor bytes in one frame, inline and shared together.
         tensors: Most tensors in one frame.
         connections: Most authenticated connections at once.
-        strangers: Most connections at once that are not authenticated yet; the oldest gives way.
+        strangers: Most connections at once that are not authenticated yet; a new one displaces the oldest.
         handshake_seconds: How long a connection may take to authenticate itself.
         stall_seconds: How long a frame that has begun may go without a single new byte.
 
@@ -43,6 +43,6 @@ class Limits:
 
 
 BEFORE_AUTHENTICATION = Limits(header_bytes=4 * KIB, frame_bytes=0, tensors=0)
-"""What a stranger may send: a hello and a proof are a few hundred bytes."""
+"""What a listener accepts from a stranger: a hello and a proof are a few hundred bytes."""
 WELCOME = Limits(header_bytes=256 * KIB, frame_bytes=0, tensors=0)
-"""What a client accepts of a server's welcome, which carries what the server tells of itself."""
+"""What a client accepts as a server's welcome, which carries the server's description of itself."""

@@ -1,8 +1,6 @@
-"""Who is connected to a listener: strangers, a few at a time, and members, who have been authenticated.
+"""The listening end: accepts connections, gives each a thread, and answers calls with handlers."""
 
-The listening end: takes connections in, gives each a thread, and answers calls with handlers.
-"""
-
+import logging
 import secrets
 import selectors
 import socket
@@ -16,13 +14,12 @@ from stratagem.environment import shared_memory as shared_memory_allowed
 from stratagem.errors import LimitExceeded, RemoteError, TaskLost
 from stratagem.runtime.wire.addresses import address_at, bind, describe, listen, listen_on_host
 from stratagem.runtime.wire.answering import (
-    LOGGER,
+    AnsweredConnection,
     Counters,
     ListenerContext,
     ListenerStatus,
     RateLimitedLog,
     authenticate,
-    serve_calls,
 )
 from stratagem.runtime.wire.calls import Caller, Handler
 from stratagem.runtime.wire.channels import Channel
@@ -33,12 +30,15 @@ from stratagem.runtime.wire.limits import BEFORE_AUTHENTICATION, Limits
 from stratagem.runtime.wire.sockets import Stream, tune
 from stratagem.runtime.wire.waiting import Deadline
 
+_log = logging.getLogger("stratagem")
+_OUT_OF_DESCRIPTORS_WAIT = 0.1
+
 
 class ConnectionTable:
-    """The connections of one listener, each with the thread that serves it.
+    """The connections of one listener, each with its thread: strangers, and members, who have been authenticated.
 
-    Strangers never stand in the way of members, and the longest waiting stranger gives way to a new one: one
-    who says nothing cannot keep out one who has something to say.
+    Strangers never keep members out, and the stranger that has waited longest is displaced by a new one: a connection that
+    stays silent cannot keep out one that does not.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -47,12 +47,12 @@ class ConnectionTable:
         self._threads: dict[Stream, threading.Thread] = {}
         self._strangers: dict[Stream, None] = {}
         self._members: set[Stream] = set()
-        self._closed = False
+        self._is_closed = False
 
-    def arrive(self, stream: Stream, thread: threading.Thread) -> None:
-        """Take in a stranger and start its thread; the oldest one is woken to leave if there are too many."""
+    def add(self, stream: Stream, thread: threading.Thread) -> None:
+        """Add a stranger and start its thread; wake the oldest stranger to leave if there are too many."""
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 raise LimitExceeded("the listener has stopped")
             if len(self._strangers) >= max(1, self._limits.strangers):
                 oldest = next(iter(self._strangers))
@@ -63,11 +63,11 @@ class ConnectionTable:
         try:
             thread.start()
         except RuntimeError as error:
-            self.leave(stream)
+            self.remove(stream)
             raise LimitExceeded(f"no thread for a connection: {error}") from error
 
     def promote(self, stream: Stream) -> None:
-        """A stranger has been authenticated; `LimitExceeded` if there are as many members as may be."""
+        """Make an authenticated stranger a member; raise `LimitExceeded` if there are too many members."""
         with self._lock:
             if stream not in self._strangers:
                 raise LimitExceeded("authenticated too late")
@@ -78,35 +78,31 @@ class ConnectionTable:
             del self._strangers[stream]
             self._members.add(stream)
 
-    def leave(self, stream: Stream) -> None:
-        """A connection is over."""
+    def remove(self, stream: Stream) -> None:
+        """Remove a connection that is over."""
         with self._lock:
             self._strangers.pop(stream, None)
             self._members.discard(stream)
             self._threads.pop(stream, None)
 
     def counts(self) -> tuple[int, int]:
-        """How many members and how many strangers there are."""
+        """Return the number of members and of strangers."""
         with self._lock:
             return len(self._members), len(self._strangers)
 
-    def dismiss(self) -> list[threading.Thread]:
-        """Wake all to leave, let nobody in any more; the threads to wait for."""
+    def close(self) -> list[threading.Thread]:
+        """Wake all connections to leave, and add no more; return the threads to wait for."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             for stream in self._threads:
                 stream.wake()
             return list(self._threads.values())
 
 
-_OUT_OF_DESCRIPTORS_WAIT = 0.1
-
-
 class Listener:
     """Answers named calls at an address, and through shared memory for callers on the same host.
 
-    It is bound when made, so that the address is known and handlers can be registered; `start` (or `with`)
-    lets callers in.
+    It is bound when made, so that the address is known and handlers can be registered; `start` (or `with`) lets callers in.
 
     Args:
         where: `host:port` (port 0 takes a free one), or a bound socket, which is taken over.
@@ -143,18 +139,18 @@ class Listener:
         self._handlers: dict[str, Handler] = dict(handlers or {})
         self._info: Fields = dict(info or {})
         self._host_socket_name: str | None = None
-        self._service = ListenerContext(
+        self._context = ListenerContext(
             handlers=self._handlers,
             credentials=credentials,
             limits=limits,
-            tell=lambda: {"info": self._info, "host_socket": self._host_socket_name},
+            describe=lambda: {"info": self._info, "host_socket": self._host_socket_name},
             counters=Counters(),
             context=tls.server_context(credentials.has_secret) if tls else None,
             binding=tls.binding() if tls else b"",
             stopping=threading.Event(),
             log=RateLimitedLog(),
         )
-        self._guests = ConnectionTable(limits)
+        self._connections = ConnectionTable(limits)
         self._callers: dict[Stream, str] = {}
         self._thread: threading.Thread | None = None
         self._sockets = [where if isinstance(where, socket.socket) else bind(address_at(where))]
@@ -169,26 +165,26 @@ class Listener:
         self._waker, self._woken = socket.socketpair()
 
     def register(self, name: str, handler: Handler) -> None:
-        """Answer calls of that name with a function; takes the place of an earlier one."""
+        """Answer calls of that name with a function, which replaces an earlier one."""
         self._handlers[name] = handler
 
     def tell(self, **info: Any) -> None:
-        """Add to what a caller is told when it connects: what is known only once the address is bound."""
+        """Add to what a caller is told when it connects: values that are known only once the address is bound."""
         self._info = {**self._info, **info}
 
     def callers(self) -> set[str]:
-        """The names of those who are connected."""
+        """Return the names of the connected callers."""
         return set(self._callers.copy().values())
 
     def status(self) -> ListenerStatus:
-        """What it has done so far."""
-        return self._service.counters.snapshot(*self._guests.counts())
+        """Return the counts so far."""
+        return self._context.counters.status(*self._connections.counts())
 
     # ------------------------------------------------------------------- life
 
     def start(self) -> Self:
         """Let callers in."""
-        if self._thread is None and not self._service.stopping.is_set():
+        if self._thread is None and not self._context.stopping.is_set():
             selector = selectors.DefaultSelector()
             for sock in (*self._sockets, self._woken):
                 # Ready is a hint: the caller may be gone by the time it is accepted.
@@ -201,18 +197,18 @@ class Listener:
         return self
 
     def stop(self, timeout: float = 2.0) -> bool:
-        """Close the address and all connections; whether all threads were done in time.
+        """Close the address and all connections; return whether all threads ended in time.
 
         A handler that does not return keeps its thread; the thread does not keep the process.
         """
         deadline = Deadline(timeout)
-        was_stopping = self._service.stopping.is_set()
-        self._service.stopping.set()
+        was_stopping = self._context.stopping.is_set()
+        self._context.stopping.set()
         if not was_stopping:
             self._waker.send(b"x")
         if self._thread is not None:
             self._thread.join(deadline.left())
-        threads = self._guests.dismiss()
+        threads = self._connections.close()
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(deadline.left())
@@ -236,7 +232,7 @@ class Listener:
 
     def _accept_all(self, selector: selectors.BaseSelector) -> None:
         with selector:
-            while not self._service.stopping.is_set():
+            while not self._context.stopping.is_set():
                 for key, _ in selector.select():
                     if key.fileobj is not self._woken and isinstance(key.fileobj, socket.socket):
                         self._accept(key.fileobj)
@@ -248,9 +244,9 @@ class Listener:
             return
         except OSError as error:
             # Most often too many open files: the caller stays in the queue until there is room again.
-            if not self._service.stopping.is_set():
-                self._service.log.warning(f"cannot accept connections at {self.address}: {reason(error)}")
-                self._service.stopping.wait(_OUT_OF_DESCRIPTORS_WAIT)
+            if not self._context.stopping.is_set():
+                self._context.log.warning(f"cannot accept connections at {self.address}: {reason(error)}")
+                self._context.stopping.wait(_OUT_OF_DESCRIPTORS_WAIT)
             return
         try:
             tune(sock)
@@ -258,47 +254,47 @@ class Listener:
             thread = threading.Thread(
                 target=self._serve, args=(stream, describe(sock)), name="stratagem-serve", daemon=True
             )
-            self._guests.arrive(stream, thread)
+            self._connections.add(stream, thread)
         except (OSError, LimitExceeded) as error:
-            self._service.log.warning(f"cannot serve a connection at {self.address}: {error}")
+            self._context.log.warning(f"cannot serve a connection at {self.address}: {error}")
             with suppress(OSError):
                 sock.close()
 
     def _serve(self, stream: Stream, address: str) -> None:
         channel = Channel(stream, BEFORE_AUTHENTICATION)
-        keep = None
+        take_over = None
         try:
             name = self._authenticate(stream, channel, address)
             if name is not None:
                 self._callers[stream] = name
                 channel.shares_memory = stream.is_unix
                 caller = Caller(name, address, stream.far_process() if stream.is_unix else None)
-                keep = serve_calls(self._service, channel, caller)
+                take_over = AnsweredConnection(self._context, channel, caller).serve()
         except TaskLost as error:
-            LOGGER.debug("the connection from %s broke: %s", address, error)
+            _log.debug("the connection from %s broke: %s", address, error)
         except RemoteError as error:
-            LOGGER.warning("the connection from %s is given up: %s", address, error)
+            _log.warning("gave up the connection from %s: %s", address, error)
         finally:
-            self._guests.leave(stream)
+            self._connections.remove(stream)
             self._callers.pop(stream, None)
-            if keep is None:
+            if take_over is None:
                 channel.close()
-        if keep is not None:
-            keep(channel)
+        if take_over is not None:
+            take_over(channel)
 
     def _authenticate(self, stream: Stream, channel: Channel, address: str) -> str | None:
-        """The caller's name; `None`, with a line in the log, if it does not belong here."""
+        """Return the caller's name; `None`, with a line in the log, if it does not belong here."""
         try:
-            name = authenticate(self._service, stream, channel, lambda: self._guests.promote(stream))
+            name = authenticate(self._context, stream, channel, lambda: self._connections.promote(stream))
         except TaskLost as error:
-            # Nothing to warn of: a probe of the port, or one of too many strangers.
-            LOGGER.debug("the connection from %s broke during the handshake: %s", address, error)
+            # Not worth a warning: a probe of the port, or one of too many strangers.
+            _log.debug("the connection from %s broke during the handshake: %s", address, error)
             return None
         except RemoteError as error:
-            if not self._service.stopping.is_set():
-                stream.part()
-                self._service.counters.refused(f"{address}: {error}")
-                self._service.log.warning(f"refused a connection from {address} to {self.address}: {error}")
+            if not self._context.stopping.is_set():
+                stream.linger()
+                self._context.counters.count_refused(f"{address}: {error}")
+                self._context.log.warning(f"refused a connection from {address} to {self.address}: {error}")
             return None
-        self._service.counters.accepted()
+        self._context.counters.count_accepted()
         return name

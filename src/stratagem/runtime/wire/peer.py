@@ -1,5 +1,6 @@
 """The calling end: named calls to one task, from any number of threads, each within its deadline."""
 
+import logging
 import math
 import threading
 import time
@@ -11,7 +12,6 @@ from stratagem.cluster import Address
 from stratagem.environment import shared_memory as shared_memory_allowed
 from stratagem.errors import DeadlineExceeded, ProtocolError, RemoteError, TaskLost, TaskUnreachable
 from stratagem.runtime.wire.addresses import address_at
-from stratagem.runtime.wire.answering import LOGGER
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.calls import FAILED, OK, Response
 from stratagem.runtime.wire.channels import Channel, Message
@@ -23,32 +23,33 @@ from stratagem.runtime.wire.limits import Limits
 from stratagem.runtime.wire.shared_memory import Lease
 from stratagem.runtime.wire.waiting import Deadline, WaitingLog, back_off
 
+_log = logging.getLogger("stratagem")
 DEFAULT_TIMEOUT = 60.0
 _HANDSHAKE_SECONDS = 10.0
-_WORTH_TELLING = 0.05
-"""Seconds that are told; in less there was one attempt."""
+_WORTH_REPORTING = 0.05
+"""Shorter times are left out of messages: there was only one attempt."""
 _NO_TIME = "its caller's time was over, or as good as over, before this call began"
-_WATCH_SECONDS, _QUICK_SECONDS = 0.0004, 0.0008
-"""How long to watch for an answer before going to sleep, and how quick the last one must have been for that."""
+_SPIN_SECONDS, _QUICK_SECONDS = 0.0004, 0.0008
+"""How long to spin for an answer before going to sleep, and how quick the last one must have been for that."""
 
 
 class Peer:
     """A task that can be called.
 
-    Each call has a connection to itself for as long as it lasts; idle ones are kept for the next.
+    Each call has a connection to itself while it lasts; idle connections are kept for the next call.
 
     Args:
         address: `host:port` of the task, with or without `sg://`.
-        task: Its name: another task at the address is refused. Without one, whoever is there will do.
+        task: Its name: another task at the address is refused. Without a name, any task is accepted.
         credentials: The cluster's secret and TLS files.
         caller: The name by which this side is known there.
-        run: The run of `stratagem run` that this side is a task of: tasks of others are refused.
+        run: The run of `stratagem run` that this side is a task of: tasks of other runs are refused.
         limits: What is accepted from it.
         shared_memory: Whether to use shared memory if it is on this host; `None` asks STRATAGEM_SHM.
 
     Attributes:
-        info: What the task told of itself when last connected to.
-        transport: How it was last connected to: `tcp`, `tls` or `shared memory`.
+        info: The task's description of itself at the last connection.
+        transport: The transport of the last connection: `tcp`, `tls` or `shared memory`.
 
     Example:
         >>> peer = Peer("127.0.0.1:2222", task="/job:ps/task:0")
@@ -87,12 +88,12 @@ class Peer:
 
     @property
     def task(self) -> str:
-        """The task's name: as given, or as the task told, or its address."""
+        """The task's name: as given, or by its own description, or its address."""
         return self._task or str(self.info.get("task") or self.address)
 
     @property
     def was_reached(self) -> bool:
-        """Whether there has been a connection to it, so that it was up once."""
+        """True if there has been a connection to it, so that it was up once."""
         return self.transport is not None
 
     @property
@@ -116,25 +117,25 @@ class Peer:
         """Call the task and wait for its answer.
 
         Args:
-            name: Which call.
+            name: The name of the call.
             fields: Plain values to send.
             tensors: Arrays to send.
-            timeout: Seconds for all of it: to connect, to send, to wait and to receive; may be `math.inf`.
+            timeout: Seconds to connect, send, wait and receive, all together; may be `math.inf`.
             into: Arrays to receive the answer's tensors into, in order; `None` for a new one.
             lend: On one host, let large tensors be read-only views of shared memory. Their connection serves no other
                 call as long as any array made of them is in use.
-            wait: Whether to go on trying to connect to a task that is not up yet.
+            wait: Whether to keep trying to connect to a task that is not up yet.
 
         Returns:
-            The answer; its tensors are the caller's own arrays, but for those that are lent.
+            The answer; its tensors are the caller's own arrays, except those that are lent.
 
         Raises:
             TaskUnreachable: No connection within the timeout (at once without `wait`).
             DeadlineExceeded: No answer within the timeout; the call may still have run.
             TaskLost: The connection broke during the call, which may have run: it is never repeated.
             ClusterError: Another task is at the address.
-            StratagemError: Whatever of ours the handler raised, as the same class.
-            RemoteCallError: Whatever else the handler raised.
+            StratagemError: The handler raised an error of ours; it is raised here as the same class.
+            RemoteCallError: The handler raised any other error.
         """
         return self.begin(name, fields, tensors, timeout=timeout, wait=wait).answer(into=into, lend=lend)
 
@@ -147,47 +148,47 @@ class Peer:
         timeout: float = DEFAULT_TIMEOUT,
         wait: bool = True,
     ) -> "PendingCall":
-        """Send a call, and come back for its answer later: see `call`, of which this is the first half.
+        """Send a call whose answer is received later: the first half of `call`.
 
-        Over a network the answer may fill the connection and keep the far side from going on until it is received:
-        come back soon, or leave that to a thread.
+        Over a network the answer may fill the connection and keep the far side from going on until it is received: receive it
+        soon, or leave that to a thread.
 
         Args:
-            name: Which call.
+            name: The name of the call.
             fields: Plain values to send.
             tensors: Arrays to send; they may be written to again once this returns.
-            timeout: Seconds to connect and to send; the far side is told that it is waited for as long.
-            wait: Whether to go on trying to connect to a task that is not up yet.
+            timeout: Seconds to connect and to send; the far side is told that the answer is awaited as long.
+            wait: Whether to keep trying to connect to a task that is not up yet.
         """
         deadline = Deadline(timeout)
         connection = self._pool.take() or self._connect(name, deadline, wait)
         try:
-            told = None if timeout == math.inf else deadline.left()
-            connection.channel.send(name, dict(fields or {}), tensors, deadline, told)
+            seconds = None if timeout == math.inf else deadline.left()
+            connection.channel.send(name, dict(fields or {}), tensors, deadline, seconds)
         except BaseException as error:  # noqa: BLE001  raised again, with its context
-            raise self._broken_off(connection, error, name, deadline) from None
+            raise self._close_failed(connection, error, name, deadline) from None
         return PendingCall(self, connection, name, deadline)
 
     def open(
         self, name: str, fields: Mapping[str, Any] | None = None, *, timeout: float = DEFAULT_TIMEOUT
     ) -> Channel:
-        """A connection for something else than calls: the handler of this call has the other end (`Reply.take_over`).
+        """Open a connection for something else than calls; the handler of this call gets the other end (`Reply.take_over`).
 
-        It is the caller's to use, from one thread at a time, and to close. Raises what `call` raises.
+        The caller may use the channel from one thread at a time, and has to close it. Raises what `call` raises.
         """
-        return self.begin(name, fields, timeout=timeout)._kept()
+        return self.begin(name, fields, timeout=timeout)._take_over()
 
-    def _broken_off(
+    def _close_failed(
         self, connection: Connection, error: BaseException, name: str, deadline: Deadline
     ) -> BaseException:
-        """Close a connection on which something went wrong, as what it would bring next is anybody's guess."""
+        """Close a connection on which a call failed, since its next bytes could be anything; return the error in context."""
         connection.channel.close()
-        return self._in_context(error, name, deadline) if isinstance(error, RemoteError) else error
+        return self._with_context(error, name, deadline) if isinstance(error, RemoteError) else error
 
-    def _in_context(self, error: RemoteError, name: str, deadline: Deadline) -> RemoteError:
-        """The same error, saying which task and call it was."""
+    def _with_context(self, error: RemoteError, name: str, deadline: Deadline) -> RemoteError:
+        """Return the same error with a message that names the task and the call."""
         where = self._where
-        if isinstance(error, DeadlineExceeded) and deadline.seconds < _WORTH_TELLING:
+        if isinstance(error, DeadlineExceeded) and deadline.seconds < _WORTH_REPORTING:
             text = f"{where} did not answer {name!r}: {_NO_TIME}"
         elif isinstance(error, DeadlineExceeded):
             text = (
@@ -201,22 +202,22 @@ class Peer:
             )
         else:
             text = f"calling {name!r} of {where}: {error}"
-        found = type(error)(text)
-        found.task = self.task
-        return found
+        with_context = type(error)(text)
+        with_context.task = self.task
+        return with_context
 
     # ------------------------------------------------------------ connections
 
     def _connect(self, name: str, deadline: Deadline, wait: bool) -> Connection:
-        """A new connection; with `wait`, tried until the deadline."""
+        """Return a new connection; with `wait`, try until the deadline."""
         pauses = back_off()
         silent = TaskUnreachable("it takes connections but does not answer")
         problem: RemoteError = silent
-        if deadline.seconds < _WORTH_TELLING:
+        if deadline.seconds < _WORTH_REPORTING:
             problem = TaskUnreachable(_NO_TIME)
         while True:
             if self._closing.is_set():
-                raise self._in_context(TaskLost("it was closed on this side"), name, deadline)
+                raise self._with_context(TaskLost("it was closed on this side"), name, deadline)
             try:
                 connection = self._dialer.dial(
                     Deadline(min(deadline.left(), _HANDSHAKE_SECONDS)), self._host_socket
@@ -227,7 +228,7 @@ class Peer:
                 if deadline.left() > 0:
                     problem = silent
             except RemoteError as error:
-                raise self._in_context(error, name, deadline) from None
+                raise self._with_context(error, name, deadline) from None
             else:
                 self.info = connection.info
                 self.transport = connection.transport
@@ -239,8 +240,8 @@ class Peer:
             self._closing.wait(min(next(pauses), deadline.left()))
 
     def _unreachable(self, problem: RemoteError, deadline: Deadline) -> TaskUnreachable:
-        tried = deadline.elapsed()
-        within = f" within {tried:.1f} s" if tried >= _WORTH_TELLING else ""
+        elapsed = deadline.elapsed()
+        within = f" within {elapsed:.1f} s" if elapsed >= _WORTH_REPORTING else ""
         error = TaskUnreachable(
             f"{self._where} could not be reached{within}: {problem}. Is it running, and is this its address?"
         )
@@ -248,9 +249,9 @@ class Peer:
         return error
 
     def _log_waiting(self, problem: RemoteError, deadline: Deadline) -> None:
-        # Many threads may wait for one task: one of them says so.
+        # Many threads may wait for one task: only one of them logs it.
         if self._waiting_log.is_due(deadline.elapsed()):
-            LOGGER.warning(
+            _log.warning(
                 "waiting for %s: %s (%.0f s so far, for at most %g s)",
                 self._where,
                 problem,
@@ -261,7 +262,7 @@ class Peer:
     # ------------------------------------------------------------------- life
 
     def close(self) -> None:
-        """Close idle connections, end all waiting for the task; calls under way end by themselves."""
+        """Close idle connections and end all waiting for the task; pending calls end by themselves."""
         self._closing.set()
         self._pool.close()
 
@@ -276,7 +277,7 @@ class PendingCall:
     """A call that was sent and whose answer has not been received; made by `Peer.begin`.
 
     Attributes:
-        transport: How the task is connected to: `tcp`, `tls` or `shared memory`.
+        transport: The transport of its connection: `tcp`, `tls` or `shared memory`.
     """
 
     __slots__ = ("_connection", "_deadline", "_name", "_peer", "_sent_at", "transport")
@@ -296,14 +297,14 @@ class PendingCall:
         into: Sequence[Array | None] | None = None,
         lend: bool = False,
     ) -> Response:
-        """Wait for the answer, for so many seconds from now or, by default, until the time of `Peer.begin` is over.
+        """Wait for the answer, as `Peer.call` does: for `timeout` seconds from now, by default for the rest of the call's.
 
-        See `Peer.call`. To be called once.
+        May be called once.
         """
         deadline = self._deadline if timeout is None else Deadline(timeout)
         give_back = partial(self._peer._pool.give_back, self._connection)
         if lend:
-            message = self._receive(deadline, into, Lease(give_back).lent)
+            message = self._receive(deadline, into, Lease(give_back).lend)
         else:
             message = self._receive(deadline, into, None)
             give_back()
@@ -312,15 +313,15 @@ class PendingCall:
         return Response(message.fields, message.tensors)
 
     def is_broken(self) -> bool:
-        """Whether the far side has gone, so that there will be no answer unless it is here already."""
+        """Return whether the far side has gone, so that no answer will come unless it is here already."""
         return not self._connection.channel.stream.is_open()
 
     def abandon(self) -> None:
-        """Do without the answer: the connection is closed."""
+        """Close the connection without receiving the answer."""
         self._connection.channel.close()
 
-    def _kept(self) -> Channel:
-        """The connection itself, once the far side has agreed to keep its end of it."""
+    def _take_over(self) -> Channel:
+        """Return the channel, once the far side has agreed to take over its end."""
         message = self._receive(self._deadline, None, None)
         if message.subject == FAILED:
             self.abandon()
@@ -337,11 +338,11 @@ class PendingCall:
         try:
             # Large tensors take the far side a while, and this processor.
             if connection.is_quick and borrow is None:
-                channel.stream.watch(_WATCH_SECONDS)
+                channel.stream.spin(_SPIN_SECONDS)
             message = channel.receive(deadline, deadline, borrow=borrow, into=into)
             connection.is_quick = time.perf_counter() - self._sent_at < _QUICK_SECONDS
             if message.subject not in (OK, FAILED):
                 raise ProtocolError(f"an answer that is neither {OK!r} nor {FAILED!r}")
         except BaseException as error:  # noqa: BLE001  raised again, with its context
-            raise self._peer._broken_off(connection, error, self._name, deadline) from None
+            raise self._peer._close_failed(connection, error, self._name, deadline) from None
         return message

@@ -1,4 +1,4 @@
-"""One connected socket (TCP, TLS or Unix): bytes out of and into given buffers, within a patience."""
+"""One connected socket (TCP, TLS or Unix): bytes out of and into given buffers, within a time limit."""
 
 import array
 import math
@@ -13,26 +13,26 @@ from contextlib import suppress
 
 from stratagem.errors import ProtocolError, TaskLost
 from stratagem.runtime.wire.error_translation import during_transfer
-from stratagem.runtime.wire.waiting import Stall, TimeLimit
+from stratagem.runtime.wire.waiting import TimeLimit
 
 _MAX_BUFFERS = 1024  # IOV_MAX of Linux
 _TLS_CHUNK, _TLS_SMALL = 1 << 20, 1 << 16
 _TIMEVAL, _CREDENTIALS = struct.Struct("@ll"), struct.Struct("@iii")
 _RECEIVING, _SENDING = socket.SO_RCVTIMEO, socket.SO_SNDTIMEO
-# Of a limit set in the kernel: the least, and how far off it may be, in seconds and as a part.
-_SHORTEST, _TOLERANCE, _PART = 0.001, 0.05, 0.02
+# Of a time limit set in the kernel: the shortest, and how far off it may be, in seconds and as a fraction.
+_SHORTEST, _TOLERANCE, _FRACTION = 0.001, 0.05, 0.02
 _CLOSE_ON_EXEC, _TRUNCATED = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
-_PARTING_SECONDS, _PARTING_BYTES = 0.5, 1 << 16
+_LINGER_SECONDS, _LINGER_BYTES = 0.5, 1 << 16
 _CLOSED = "the far side closed the connection"
-# Room for one descriptor exactly: CMSG_SPACE would leave room for a second one in its padding. What does
-# not fit, the kernel closes.
+# Room for one descriptor exactly: CMSG_SPACE would leave room for a second one in its padding. The kernel closes
+# descriptors that do not fit.
 _ONE_DESCRIPTOR = socket.CMSG_LEN(array.array("i").itemsize)
 _KEEPALIVE_IDLE, _KEEPALIVE_INTERVAL, _KEEPALIVE_COUNT = 5, 2, 3
 _USER_TIMEOUT_MILLISECONDS = 10_000
 
 
 def tune(sock: socket.socket) -> None:
-    """No delay for small frames; a far side that is cut off is found within about ten seconds."""
+    """Send small frames without delay, and detect a far side that is cut off within about ten seconds."""
     if sock.family == socket.AF_UNIX:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -44,7 +44,7 @@ def tune(sock: socket.socket) -> None:
 
 
 def peer_process(sock: socket.socket) -> tuple[int, int]:
-    """The process and its user at the far end of a Unix socket, as the kernel knows them."""
+    """Return the process and its user at the far end of a Unix socket, as the kernel knows them."""
     pid, user, _ = _CREDENTIALS.unpack(
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
@@ -52,11 +52,15 @@ def peer_process(sock: socket.socket) -> tuple[int, int]:
 
 
 class Stream:
-    """Owns a connected socket. One thread receives at a time, and one sends: with TLS the same; `wake` is for any."""
+    """Owns a connected socket.
+
+    At most one thread receives and one sends at a time; with TLS they must be the same thread. Any thread may `wake`.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
         self._sock = sock
+        # Per direction: the seconds that the kernel was told, and the constant limit that they come from, if one is.
         self._armed: dict[int, float | None] = {_RECEIVING: None, _SENDING: None}
         self._steady: dict[int, TimeLimit | None] = {_RECEIVING: None, _SENDING: None}
         self._poll = select.poll()
@@ -65,51 +69,51 @@ class Stream:
         self.is_unix = sock.family == socket.AF_UNIX
         self.is_tls = False
 
-    def secure(self, context: ssl.SSLContext, server_side: bool, patience: TimeLimit) -> bytes | None:
-        """Speak TLS from here on; returns the far side's certificate (DER), if it showed one."""
+    def secure(self, context: ssl.SSLContext, server_side: bool, limit: TimeLimit) -> bytes | None:
+        """Speak TLS from here on; return the far side's certificate (DER), if it showed one."""
         try:
             sock = context.wrap_socket(self._sock, server_side=server_side, do_handshake_on_connect=False)
             self._sock, self.is_tls = sock, True
             self._steady = {_RECEIVING: None, _SENDING: None}
-            sock.settimeout(patience.remaining())
+            sock.settimeout(limit.remaining())
             sock.do_handshake()
             return sock.getpeercert(binary_form=True)
         except OSError as error:
             raise during_transfer(error) from error
 
-    def _arm(self, option: int, patience: TimeLimit) -> None:
-        """Limit the next operation to what the patience leaves.
+    def _arm(self, option: int, limit: TimeLimit) -> None:
+        """Limit the next operation to the remaining time.
 
-        By the kernel's own limits on a blocking socket: Python's would poll before each operation, which
-        makes a short round trip cost three times as much. TLS needs Python's.
+        This uses the kernel's own timeouts on a blocking socket: Python's would poll before each operation, which makes
+        a short round trip cost three times as much. TLS needs Python's.
         """
-        seconds = patience.remaining()
+        seconds = limit.remaining()
         armed = self._armed[option]
         if self.is_tls:
             self._sock.settimeout(seconds)
             return
         if seconds == armed:
-            self._steady[option] = patience if isinstance(patience, Stall) else None
+            self._steady[option] = limit if limit.is_constant else None
             return
         self._steady[option] = None
         if seconds is None and option == _RECEIVING and not self.is_unix:
-            return  # an earlier limit remains, and `receive` begins anew when it is over
+            return  # an earlier timeout remains, and `receive` begins anew when it expires
         # Near enough is good enough: successive calls with the same timeout then set nothing.
-        if seconds is None or armed is None or abs(seconds - armed) > min(armed * _PART, _TOLERANCE):
+        if seconds is None or armed is None or abs(seconds - armed) > min(armed * _FRACTION, _TOLERANCE):
             whole, part = divmod(max(seconds, _SHORTEST) if seconds is not None else 0.0, 1)
             self._sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(whole), int(part * 1e6)))
             self._armed[option] = seconds
 
-    def receive(self, view: memoryview, patience: TimeLimit) -> int:
-        """Receive at least one byte into the view; how many there were."""
+    def receive(self, view: memoryview, limit: TimeLimit) -> int:
+        """Receive at least one byte into the view; return the number of bytes."""
         while True:
             try:
-                if patience is not self._steady[_RECEIVING]:
-                    self._arm(_RECEIVING, patience)
+                if limit is not self._steady[_RECEIVING]:
+                    self._arm(_RECEIVING, limit)
                 count = self._sock.recv_into(view)
                 break
             except BlockingIOError as error:
-                if patience.remaining() is not None:
+                if limit.remaining() is not None:
                     raise during_transfer(error) from error
             except OSError as error:
                 raise during_transfer(error) from error
@@ -117,13 +121,13 @@ class Stream:
             raise TaskLost(_CLOSED)
         return count
 
-    def receive_with_descriptor(self, view: memoryview, patience: TimeLimit) -> tuple[int, int | None]:
-        """The same, and the descriptor that came along, if one did."""
+    def receive_with_descriptor(self, view: memoryview, limit: TimeLimit) -> tuple[int, int | None]:
+        """Receive as `receive` does; return also the descriptor that came along, if one did."""
         if not self.is_unix:
-            return self.receive(view, patience), None
+            return self.receive(view, limit), None
         try:
-            if patience is not self._steady[_RECEIVING]:
-                self._arm(_RECEIVING, patience)
+            if limit is not self._steady[_RECEIVING]:
+                self._arm(_RECEIVING, limit)
             count, ancillary, flags, _ = self._sock.recvmsg_into([view], _ONE_DESCRIPTOR, _CLOSE_ON_EXEC)
         except OSError as error:
             raise during_transfer(error) from error
@@ -134,25 +138,25 @@ class Stream:
             raise TaskLost(_CLOSED)
         return count, descriptor
 
-    def send(self, buffers: Sequence[memoryview], patience: TimeLimit, descriptor: int | None = None) -> None:
-        """Send all buffers, one after the other, without joining them; the descriptor with the first."""
+    def send(self, buffers: Sequence[memoryview], limit: TimeLimit, descriptor: int | None = None) -> None:
+        """Send all buffers, one after the other, without joining them; the descriptor goes with the first."""
         try:
             if self.is_tls:
-                self._send_tls(buffers, patience)
+                self._send_tls(buffers, limit)
                 return
-            if patience is not self._steady[_SENDING]:
-                self._arm(_SENDING, patience)
+            if limit is not self._steady[_SENDING]:
+                self._arm(_SENDING, limit)
             ancillary = []
             if descriptor is not None:
                 ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])))
             sent = self._sock.sendmsg(buffers[:_MAX_BUFFERS], ancillary)
             if len(buffers) > 1 or sent < len(buffers[0]):
-                self._send_rest(list(buffers), sent, patience)
+                self._send_rest(list(buffers), sent, limit)
         except OSError as error:
             raise during_transfer(error) from error
 
-    def _send_rest(self, left: list[memoryview], sent: int, patience: TimeLimit) -> None:
-        """Send what is left of buffers of which so many bytes are sent."""
+    def _send_rest(self, left: list[memoryview], sent: int, limit: TimeLimit) -> None:
+        """Send the rest of buffers after the first `sent` bytes of them."""
         first = 0
         while True:
             while first < len(left) and sent >= len(left[first]):
@@ -161,10 +165,10 @@ class Stream:
             if first == len(left):
                 return
             left[first] = left[first][sent:]
-            self._arm(_SENDING, patience)
+            self._arm(_SENDING, limit)
             sent = self._sock.sendmsg(left[first : first + _MAX_BUFFERS])
 
-    def _send_tls(self, buffers: Sequence[memoryview], patience: TimeLimit) -> None:
+    def _send_tls(self, buffers: Sequence[memoryview], limit: TimeLimit) -> None:
         # A record per small buffer would cost more than joining them.
         small = bytearray()
         for buffer in buffers:
@@ -173,17 +177,17 @@ class Stream:
                 continue
             for whole in (memoryview(small), buffer):
                 for start in range(0, len(whole), _TLS_CHUNK):
-                    self._arm(_SENDING, patience)
+                    self._arm(_SENDING, limit)
                     self._sock.sendall(whole[start : start + _TLS_CHUNK])
             small = bytearray()
         if small:
-            self._arm(_SENDING, patience)
+            self._arm(_SENDING, limit)
             self._sock.sendall(small)
 
-    def first_byte(self, patience: TimeLimit) -> int:
-        """The first byte that will be received, which stays to be received."""
+    def peek(self, limit: TimeLimit) -> int:
+        """Wait for the first byte and return it, without taking it out of the socket."""
         try:
-            self._arm(_RECEIVING, patience)
+            self._arm(_RECEIVING, limit)
             data = self._sock.recv(1, socket.MSG_PEEK)
         except OSError as error:
             raise during_transfer(error) from error
@@ -192,24 +196,24 @@ class Stream:
         return data[0]
 
     def is_quiet(self) -> bool:
-        """Whether the connection is open and nothing waits to be received: right for an idle one."""
+        """Return whether the connection is open with nothing to receive, as an idle one should be."""
         return self._sock.fileno() >= 0 and not self._poll.poll(0)
 
-    def watch(self, seconds: float) -> None:
-        """Wait this very short time for something to arrive, without going to sleep.
+    def spin(self, seconds: float) -> None:
+        """Wait a very short time for bytes to arrive, without going to sleep.
 
-        To wake a sleeping processor takes longer than a short call; others who want it get it meanwhile.
+        Waking a sleeping processor takes longer than a short call. Other threads that want the processor get it.
         """
         end = time.perf_counter() + seconds
         while not self._poll.poll(0) and time.perf_counter() < end:
             os.sched_yield()
 
     def wait(self, seconds: float, alarm: int) -> bool:
-        """Wait until something arrives or the connection ends; whether that was so before the time was over.
+        """Wait until bytes arrive or the connection ends; return whether either happened in time.
 
         Args:
-            seconds: How long.
-            alarm: A descriptor that ends the wait, too, as soon as it can be read.
+            seconds: How long to wait.
+            alarm: A descriptor that also ends the wait, as soon as it is readable.
         """
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             return True
@@ -217,39 +221,38 @@ class Stream:
             self._alarmed[alarm] = select.poll()
             self._alarmed[alarm].register(self._sock, select.POLLIN | select.POLLRDHUP)
             self._alarmed[alarm].register(alarm, select.POLLIN)
-        found = self._alarmed[alarm].poll(math.ceil(seconds * 1000))
-        return any(descriptor != alarm for descriptor, _ in found)
+        events = self._alarmed[alarm].poll(math.ceil(seconds * 1000))
+        return any(descriptor != alarm for descriptor, _ in events)
 
     def is_open(self) -> bool:
-        """Whether the far side has not closed the connection, as far as can be seen from here."""
-        return not self._events() & ~select.POLLIN
+        """Return whether the far side has not closed the connection, as far as can be seen from here.
 
-    def _events(self) -> int:
-        # Asks the kernel, past the TLS layer and past timeouts: it may come while nothing is received.
+        This asks the kernel, past the TLS layer and past time limits, and may be called while nothing is received.
+        """
         if self._sock.fileno() < 0:
-            return select.POLLHUP
-        found = self._poll.poll(0)
-        return found[0][1] if found else 0
+            return False
+        events = self._poll.poll(0)
+        return not events or not events[0][1] & ~select.POLLIN
 
     def far_process(self) -> int:
-        """The process at the far end of a Unix socket."""
+        """Return the process at the far end of a Unix socket."""
         return peer_process(self._sock)[0]
 
     def same_user(self) -> bool:
-        """Whether the process at the far end of a Unix socket belongs to this process's user."""
+        """Return whether the process at the far end of a Unix socket belongs to this process's user."""
         return peer_process(self._sock)[1] == os.geteuid()
 
-    def part(self) -> None:
-        """Say no more, and let the far side read what was said: to close at once could take it away.
+    def linger(self) -> None:
+        """Send nothing more, and give the far side time to read what was sent.
 
-        That is what TCP does when something is still unread here.
+        TCP discards sent bytes if a socket is closed at once while something is still unread here.
         """
-        end = time.monotonic() + _PARTING_SECONDS
+        end = time.monotonic() + _LINGER_SECONDS
         with suppress(OSError):
             socket.socket.shutdown(self._sock, socket.SHUT_WR)
             while (left := end - time.monotonic()) > 0:
                 self._sock.settimeout(left)
-                if not socket.socket.recv(self._sock, _PARTING_BYTES):
+                if not socket.socket.recv(self._sock, _LINGER_BYTES):
                     return
 
     def wake(self) -> None:
@@ -259,13 +262,13 @@ class Stream:
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         with suppress(OSError):
             self._sock.close()
 
 
 def _only_descriptor(ancillary: Sequence[tuple[int, int, bytes]], truncated: bool) -> int | None:
-    """The one descriptor that came; more than one is none, and closed."""
+    """Return the one descriptor that came, if one did; if several came, close them and raise `ProtocolError`."""
     descriptors = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -1,24 +1,34 @@
-"""How long to wait on a socket: until a moment, or as long as there is progress.
-
-Waiting for other tasks: how often the log says for whom, and how long to pause between two attempts.
-"""
+"""How long to wait: deadlines, pauses between attempts, and when the log says whom a task waits for."""
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from stratagem.errors import DeadlineExceeded
 
+LOG_EVERY: Final = 5.0
+"""Seconds after which the log first says whom a task waits for, and seconds between such lines."""
+_FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.02, 0.5, 1.6
 
-class TimeLimit(Protocol):
-    """Tells before each socket operation how long it may take."""
 
+class TimeLimit(ABC):
+    """How long socket operations may take.
+
+    Attributes:
+        is_constant: Whether each operation may take equally long, so that a socket need be told only once.
+    """
+
+    __slots__ = ()
+    is_constant = False
+
+    @abstractmethod
     def remaining(self) -> float | None:
-        """Seconds for the next operation, `None` without limit; raises `DeadlineExceeded` when over."""
+        """Return the seconds for the next operation, `None` for no limit; raise `DeadlineExceeded` when time is up."""
 
 
-class Deadline:
+class Deadline(TimeLimit):
     """A moment by which a whole operation must be over, however many steps it takes."""
 
     __slots__ = ("_end", "_start", "seconds")
@@ -29,7 +39,6 @@ class Deadline:
         self._end = self._start + seconds
 
     def remaining(self) -> float | None:
-        """Seconds left, `None` without limit; raises `DeadlineExceeded` when there are none."""
         if self._end == math.inf:
             return None
         left = self._end - time.monotonic()
@@ -38,37 +47,32 @@ class Deadline:
         return left
 
     def left(self) -> float:
-        """Seconds left, 0 when over."""
+        """Return the seconds left, 0 when the deadline has passed."""
         return max(0.0, self._end - time.monotonic())
 
     def elapsed(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return time.monotonic() - self._start
 
 
-class Stall:
-    """Any number of steps, each of which may take so long; `None` is for ever."""
+class Stall(TimeLimit):
+    """The same number of seconds for each of any number of steps; `None` for no limit."""
 
     __slots__ = ("_seconds",)
+    is_constant = True
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
 
     def remaining(self) -> float | None:
-        """Seconds for the next step."""
         return self._seconds
 
 
 FOREVER = Stall(None)
 
 
-LOG_EVERY: Final = 5.0
-"""Seconds after which the log says whom a task waits for, and then again and again."""
-_FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.02, 0.5, 1.6
-
-
 def back_off() -> Iterator[float]:
-    """Seconds to pause after each attempt: longer and longer, up to half a second."""
+    """Yield the seconds to pause after each attempt: longer and longer, up to half a second."""
     pause = _FIRST_PAUSE
     while True:
         yield pause
@@ -76,16 +80,16 @@ def back_off() -> Iterator[float]:
 
 
 class WaitingLog:
-    """Tells when to log that a task waits: every five seconds, however many threads wait.
+    """Decides when to log that a task waits: every five seconds, however many threads wait.
 
-    Threads may share one without a lock: at worst two of them log the same.
+    Threads may share one without a lock: at worst two of them log the same line.
     """
 
     def __init__(self) -> None:
         self._next = 0.0
 
     def is_due(self, seconds: float) -> bool:
-        """Whether whoever has waited for so long is to say so now."""
+        """Return whether a thread that has waited this long should log it now."""
         if seconds < LOG_EVERY or (now := time.monotonic()) < self._next:
             return False
         self._next = now + LOG_EVERY

@@ -18,26 +18,26 @@ SIZE = 100_000
 
 
 class Press:
-    """A task that shows the edition of the day, and tells other things of about the same size, too."""
+    """A task that shows the tensors of the day, and tells other things of about the same size, too."""
 
     def __init__(self) -> None:
-        self.board = BroadcastBuffers()
-        self.edition = Broadcast(self.board, [])
+        self.buffers = BroadcastBuffers()
+        self.broadcast = Broadcast(self.buffers, [])
         self.print(0)
 
     def print(self, number: int) -> None:
         arrays = [np.full(SIZE, number, np.float32), np.full((), number), np.full((2, 0), number)]
-        self.edition = Broadcast(self.board, arrays)
+        self.broadcast = Broadcast(self.buffers, arrays)
 
     def read(self, request: Request) -> Reply:
-        return Reply(tensors=self.edition)
+        return Reply(tensors=self.broadcast)
 
     def other(self, request: Request) -> Reply:
         return Reply(tensors=[np.full(SIZE + 1, -1, np.float32)])
 
     @property
     def readers(self) -> list[int]:
-        return [sheet.readers for sheet in self.board._sheets]
+        return [buffer.readers for buffer in self.buffers._buffers]
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_all_see_one_copy(press: Press, peers: Sequence[Peer]) -> None:
     press.print(7)
     seen = [read(peer) for peer in peers]
     assert [int(array[0]) for array in seen] == [7, 7, 7]
-    (sheet,) = press.board._sheets
-    sheet.segment.places[0][5] = 8
+    (buffer,) = press.buffers._buffers
+    buffer.segment.places[0][5] = 8
     assert [int(array[5]) for array in seen] == [8, 8, 8]
     assert not seen[0].flags.writeable
 
@@ -83,7 +83,7 @@ def test_what_is_in_use_stays_as_it_is(press: Press, peers: Sequence[Peer]) -> N
     )
 
 
-def test_sheets_that_nobody_needs_any_more_are_let_go(press: Press, peers: Sequence[Peer]) -> None:
+def test_buffers_that_nobody_needs_any_more_are_let_go(press: Press, peers: Sequence[Peer]) -> None:
     before = descriptors()
     held = []
     for number in range(6):
@@ -101,18 +101,18 @@ def test_sheets_that_nobody_needs_any_more_are_let_go(press: Press, peers: Seque
         peer.close()
     until("all connections are gone", lambda: not any(press.readers))
     press.print(10)
-    kinds = [(array.dtype, array.shape) for array in press.edition]
-    press.board.release(press.board.post(press.edition, lay_out(kinds, in_segment=True)))
+    kinds = [(array.dtype, array.shape) for array in press.broadcast]
+    press.buffers.release(press.buffers.acquire(press.broadcast, lay_out(kinds, in_segment=True)))
     assert len(press.readers) == 2
     until("their descriptors are gone", lambda: descriptors() <= before + 4)
 
 
-def test_a_reader_that_goes_needs_its_sheet_no_more(press: Press, peers: Sequence[Peer]) -> None:
+def test_a_reader_that_goes_needs_its_buffer_no_more(press: Press, peers: Sequence[Peer]) -> None:
     held = [read(peer) for peer in peers]
     assert press.readers == [3]
     del held
     peers[0].close()
-    until("its sheet is free of it", lambda: press.readers == [2])
+    until("its buffer is free of it", lambda: press.readers == [2])
 
 
 def test_other_answers_may_come_in_between(press: Press, peers: Sequence[Peer]) -> None:
@@ -136,7 +136,7 @@ def test_over_a_network_each_gets_its_own(press: Press) -> None:
 
 
 def test_few_bytes_go_through_the_socket(press: Press, peers: Sequence[Peer]) -> None:
-    press.edition = Broadcast(press.board, [np.arange(3)])
+    press.broadcast = Broadcast(press.buffers, [np.arange(3)])
     assert peers[0].call("read", lend=True).tensors[0].tolist() == [0, 1, 2]
     assert press.readers == []
 
@@ -158,7 +158,7 @@ def test_without_memory_the_socket_carries_them(
 
 
 def test_many_who_copy_at_once_leave_nothing_out() -> None:
-    board = BroadcastBuffers()
+    buffers = BroadcastBuffers()
     rng = np.random.default_rng(0)
     with ThreadPoolExecutor(6) as threads:
         for _ in range(20):
@@ -168,21 +168,21 @@ def test_many_who_copy_at_once_leave_nothing_out() -> None:
                 rng.random((1, 90_000)),
                 rng.random((40_000, 3)),
             ]
-            edition = Broadcast(board, arrays)
-            layout = lay_out([(array.dtype, array.shape) for array in edition], in_segment=True)
-            sheets = list(threads.map(board.post, [edition] * 6, [layout] * 6))
-            (sheet,) = set(sheets)
-            for place, array in zip(sheet.segment.places, arrays, strict=True):
+            broadcast = Broadcast(buffers, arrays)
+            layout = lay_out([(array.dtype, array.shape) for array in broadcast], in_segment=True)
+            acquired = list(threads.map(buffers.acquire, [broadcast] * 6, [layout] * 6))
+            (buffer,) = set(acquired)
+            for place, array in zip(buffer.segment.places, arrays, strict=True):
                 assert np.array_equal(place, array)
-            for _ in sheets:
-                board.release(sheet)
-    assert len(board._sheets) == 1
+            for _ in acquired:
+                buffers.release(buffer)
+    assert len(buffers._buffers) == 1
 
 
-def test_the_memory_of_a_board_goes_with_it(press: Press, peers: Sequence[Peer]) -> None:
+def test_the_memory_of_buffers_goes_with_them(press: Press, peers: Sequence[Peer]) -> None:
     def show() -> None:
-        board = BroadcastBuffers()
-        press.edition = Broadcast(board, [np.zeros(SIZE, np.float32), np.zeros(()), np.zeros((2, 0))])
+        buffers = BroadcastBuffers()
+        press.broadcast = Broadcast(buffers, [np.zeros(SIZE, np.float32), np.zeros(()), np.zeros((2, 0))])
         read(peers[0])
         gc.collect()
 

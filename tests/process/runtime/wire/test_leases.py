@@ -95,7 +95,7 @@ def over(write=os.write):
     write(1, b"over")
 
 
-shared_memory.held = shared_memory.Lease(over).lent(np.zeros(3))
+shared_memory.held = shared_memory.Lease(over).lend(np.zeros(3))
 """
     done = subprocess.run([sys.executable, "-c", ends], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -139,7 +139,7 @@ def test_what_is_no_server_of_ours_is_told_as_such() -> None:
         impostor(greet) as address,
         Peer(address, "/job:ps/task:0") as peer,
         pytest.raises(
-            ProtocolError, match=r"no server of Stratagem answers there: bytes that are no frame: .*'SSH-'"
+            ProtocolError, match=r"no server of Stratagem answers there: bytes that are not a frame: .*'SSH-'"
         ),
     ):
         peer.call("who")

@@ -94,7 +94,10 @@ def test_after_a_crash_another_process_reads_on() -> None:
 def test_a_program_that_outgrows_the_process_is_refused() -> None:
     table = np.random.default_rng(0).random(2_000_000, np.float32)
     big = export_program(lambda x: x + table, table)
-    with Inspector(memory_bytes=4 << 20) as own, pytest.raises(ProgramRefused, match="broke down over it"):
+    with (
+        Inspector(memory_bytes=4 << 20) as own,
+        pytest.raises(ProgramRefused, match="program inspector crashed on it"),
+    ):
         verify(big.artifact, inspector=own)
 
 

@@ -1,12 +1,15 @@
 """The answer to a call, which any thread may give: as long as one sends it, the connection is that thread's."""
 
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from stratagem.runtime.wire import Reply
-from stratagem.runtime.wire.answering import Counters, _Answer
+from stratagem.runtime.wire.answering import Counters, RateLimitedLog, _Answer
 from stratagem.runtime.wire.channels import Message
 from stratagem.runtime.wire.waiting import Stall
 
@@ -44,4 +47,25 @@ def test_whoever_ends_a_connection_waits_for_the_answer_that_is_being_sent() -> 
         assert closing.result(SECONDS) is True
         assert second.result(SECONDS) is False
     assert channel.sent == ["ok"]
-    assert counters.snapshot(0, 0).calls == {"push": 1}
+    assert counters.status(0, 0).calls == {"push": 1}
+
+
+def test_counters_count() -> None:
+    counters = Counters()
+    counters.count_call("a", 1, 2)
+    counters.count_call("a", 1, 2, "broke")
+    counters.count_accepted()
+    counters.count_refused("why")
+    found = counters.status(3, 4)
+    assert found.calls == {"a": 2}
+    assert (found.failures, found.bytes_in, found.bytes_out) == (1, 2, 4)
+    assert (found.connections, found.strangers, found.accepted, found.refused) == (3, 4, 1, 1)
+    assert found.last_error == "why"
+
+
+def test_the_log_is_limited(caplog: pytest.LogCaptureFixture) -> None:
+    log = RateLimitedLog(burst=3, per_second=0.001)
+    with caplog.at_level(logging.WARNING, "stratagem"):
+        for _ in range(100):
+            log.warning("a stranger")
+    assert caplog.messages == ["a stranger"] * 3

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem.errors import LimitExceeded, ProtocolError, RemoteError
+from stratagem.runtime.wire import Limits
 from stratagem.runtime.wire.frames import (
     INLINE,
     MAGIC,
@@ -21,7 +22,6 @@ from stratagem.runtime.wire.frames import (
     read_layout,
     unpack,
 )
-from stratagem.runtime.wire.limits import Limits
 
 LIMITS = Limits(header_bytes=1000, frame_bytes=4096, tensors=4)
 
@@ -52,7 +52,7 @@ def test_what_is_encoded_is_decoded() -> None:
 @pytest.mark.parametrize(
     ("prefix", "error", "words"),
     [
-        (PREFIX.pack(b"HTTP", 1, 1), ProtocolError, "no frame"),
+        (PREFIX.pack(b"HTTP", 1, 1), ProtocolError, "not a frame"),
         (PREFIX.pack(MAGIC, 1001, 0), LimitExceeded, "header of 1001"),
         (PREFIX.pack(MAGIC, 10, 4097), LimitExceeded, "payload of 4097"),
         (PREFIX.pack(MAGIC, 2**32 - 1, 2**64 - 1), LimitExceeded, "header"),
@@ -159,3 +159,9 @@ def test_no_changed_header_raises_anything_else(data: st.DataObject) -> None:
         good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
     with suppress(RemoteError):
         decode_header(bytes(good), 24, LIMITS)
+
+
+def test_limits_are_numbers() -> None:
+    for value in (-1, "many", True, None):
+        with pytest.raises(LimitExceeded, match="frame_bytes"):
+            Limits(frame_bytes=value)  # type: ignore[arg-type]

@@ -1,10 +1,12 @@
 """How often the log says whom a task waits for, and how long the pauses between two attempts are."""
 
+import math
 from itertools import islice, pairwise
 
 import pytest
 
-from stratagem.runtime.wire.waiting import LOG_EVERY, WaitingLog, back_off
+from stratagem.errors import DeadlineExceeded
+from stratagem.runtime.wire.waiting import FOREVER, LOG_EVERY, Deadline, Stall, WaitingLog, back_off
 
 
 def test_pauses_grow_up_to_half_a_second() -> None:
@@ -25,3 +27,13 @@ def test_it_is_said_again_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("stratagem.runtime.wire.waiting.LOG_EVERY", 0.0)
     log = WaitingLog()
     assert [log.is_due(0.0) for _ in range(3)] == [True, True, True]
+
+
+def test_a_deadline_runs_out() -> None:
+    assert Deadline(math.inf).remaining() is None
+    assert 0 < (Deadline(5).remaining() or 0) <= 5
+    with pytest.raises(DeadlineExceeded):
+        Deadline(0).remaining()
+    assert Deadline(0).left() == 0
+    assert Stall(3).remaining() == 3
+    assert FOREVER.remaining() is None
