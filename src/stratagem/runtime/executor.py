@@ -143,7 +143,7 @@ class Executor:
         program = self.programs.find(fields["program"], donate, device)
         if program is None:
             return Reply({"missing": True})
-        supplied = self._supplied(inputs)
+        supplied = self._supply(inputs)
         if supplied is None:
             return Reply({"unsuitable": True})
         deadline = Deadline(DEFAULT_TIMEOUT if request.timeout is None else request.timeout)
@@ -154,7 +154,7 @@ class Executor:
                 values[index] = request.tensors[source[1]]
             elif (name := self._name_here(source)) is not None and name not in written:
                 values[index] = self._store.read(name)
-        with self._store.locked(written):
+        with self._store.lock(written):
             for index, source in enumerate(inputs):
                 if (name := self._name_here(source)) in written and name is not None:
                     variable = self._store[name]
@@ -173,14 +173,14 @@ class Executor:
         )
         return Reply(tensors=tensors)
 
-    def _supplied(self, inputs: list[list[Any]]) -> dict[int, Any] | None:
+    def _supply(self, inputs: list[list[Any]]) -> dict[int, Any] | None:
         """Return the inputs that this task supplies; `None` if it has others than the client believes."""
-        wanted = defaultdict(list)
+        indices_by_kind = defaultdict(list)
         for index, source in enumerate(inputs):
             if source[0] not in (TENSOR, VARIABLE):
-                wanted[source[0]].append(index)
+                indices_by_kind[source[0]].append(index)
         supplied: dict[int, Any] = {}
-        for kind, indices in wanted.items():
+        for kind, indices in indices_by_kind.items():
             if kind not in self.suppliers:
                 raise ProtocolError(f"{self._task} supplies no inputs of the kind {kind!r:.80}")
             values = self.suppliers[kind]([inputs[index] for index in indices])
@@ -197,25 +197,25 @@ class Executor:
 
     def _updated_here(self, inputs: list[list[Any]], outputs: list[list[Any]]) -> set[str]:
         """Return the variables of this task that the program reads once and replaces: their memory may be reused."""
-        read = Counter(self._name_here(source) for source in inputs)
+        reads = Counter(self._name_here(source) for source in inputs)
         written = {self._name_here(target) for target in outputs}
-        return {name for name, count in read.items() if name is not None and count == 1 and name in written}
+        return {name for name, count in reads.items() if name is not None and count == 1 and name in written}
 
     def _fetch(self, inputs: Iterable[list[Any]], deadline: Deadline) -> dict[int, Any]:
         """Return the values of variables of other tasks, with one call to each of them, all at the same time."""
-        wanted = defaultdict(list)
+        variables_of = defaultdict(list)
         for index, source in enumerate(inputs):
             if source[0] == VARIABLE and source[1] != self._task:
-                wanted[source[1]].append((index, source[2]))
+                variables_of[source[1]].append((index, source[2]))
 
         def fetch(task: str) -> list[np.ndarray[Any, Any]]:
-            names = [name for _, name in wanted[task]]
+            names = [name for _, name in variables_of[task]]
             return self._call(task, "variable.read", names, (), deadline).tensors
 
         return {
             index: value
-            for task, values in zip(wanted, self._at_once(fetch, wanted), strict=True)
-            for (index, _), value in zip(wanted[task], values, strict=True)
+            for task, values in zip(variables_of, self._at_once(fetch, variables_of), strict=True)
+            for (index, _), value in zip(variables_of[task], values, strict=True)
         }
 
     def _deliver(self, values: list[tuple[list[Any], jax.Array]], deadline: Deadline) -> None:

@@ -175,7 +175,7 @@ class VariableStore:
             variable.take(jax.block_until_ready(_add(variable.value, value)))
 
     @contextmanager
-    def locked(self, names: Iterable[str]) -> Iterator[None]:
+    def lock(self, names: Iterable[str]) -> Iterator[None]:
         """Keep other threads from replacing these values; lock in a fixed order, so that two such never block each other."""
         with ExitStack() as stack:
             for name in sorted(set(names)):

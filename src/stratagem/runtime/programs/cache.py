@@ -13,7 +13,7 @@ from stratagem.errors import LimitExceeded
 from stratagem.runtime.programs.compiled import CompiledProgram, compile_program
 from stratagem.runtime.programs.inspector import Inspector
 from stratagem.runtime.programs.summary import ProgramLimits
-from stratagem.runtime.programs.verification import content_hash, verify_program
+from stratagem.runtime.programs.verification import content_hash, verify
 
 _Key = tuple[str, tuple[int, ...], jax.Device]
 
@@ -147,7 +147,7 @@ class ProgramCache:
 
     def _compile(self, artifact: bytes, key: _Key) -> CompiledProgram:
         _, donate, device = key
-        program = verify_program(artifact, self._limits, platform_of(device), self._inspector)
+        program = verify(artifact, self._limits, platform=platform_of(device), inspector=self._inspector)
         return compile_program(program, device, donate, self._limits.memory_bytes)
 
 

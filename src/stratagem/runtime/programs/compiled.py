@@ -120,15 +120,17 @@ class CompiledProgram:
             inputs: Its inputs.
             donated: Indices of the inputs whose memory becomes a result's.
         """
-        compiled = _compiled(traceable, inputs, donated, self.device)
+        compiled = _compile(traceable, inputs, donated, self.device)
         summary = replace(self.summary, inputs=tuple(inputs))
         return CompiledProgram(compiled, traceable, summary, self.device, donated, _memory(compiled, summary))
 
     def _refuse(self, arrays: Sequence[Any]) -> None:
         for position, (array, spec) in enumerate(zip(arrays, self.summary.inputs, strict=True)):
-            got = TensorSpec(tuple(array.shape), str(array.dtype))
-            if got != spec:
-                raise ProgramRefused(f"the program takes {spec} as input {position} and is called with {got}")
+            actual = TensorSpec(tuple(array.shape), str(array.dtype))
+            if actual != spec:
+                raise ProgramRefused(
+                    f"the program takes {spec} as input {position} and is called with {actual}"
+                )
 
 
 def compile_program(
@@ -150,8 +152,8 @@ def compile_program(
     if wrong:
         raise ProgramRefused(f"cannot donate inputs {wrong}: the program has {len(inputs)} inputs")
     donated = _usable(donate, inputs, program.summary.outputs)
-    traceable = _exported(program.container).call
-    compiled = _compiled(traceable, inputs, donated, device)
+    traceable = _to_exported(program.container).call
+    compiled = _compile(traceable, inputs, donated, device)
     memory_bytes = _memory(compiled, program.summary)
     if memory_bytes > memory_limit:
         raise ProgramRefused(
@@ -161,7 +163,7 @@ def compile_program(
     return CompiledProgram(compiled, traceable, program.summary, device, donated, memory_bytes)
 
 
-def _compiled(
+def _compile(
     traceable: Callable[..., Any], inputs: Sequence[TensorSpec], donated: tuple[int, ...], device: jax.Device
 ) -> Any:
     sharding = SingleDeviceSharding(device)
@@ -189,10 +191,10 @@ def _usable(
     return tuple(usable)
 
 
-def _exported(container: Container) -> export.Exported:
+def _to_exported(container: Container) -> export.Exported:
     """Return what `jax.export.deserialize` would, from fields that were checked one by one."""
 
-    def shaped(specs: Sequence[TensorSpec]) -> tuple[Any, ...]:
+    def avals(specs: Sequence[TensorSpec]) -> tuple[Any, ...]:
         return tuple(jax.core.ShapedArray(spec.shape, np.dtype(spec.dtype)) for spec in specs)
 
     no_inputs: tuple[None, ...] = (None,) * len(container.inputs)
@@ -200,9 +202,9 @@ def _exported(container: Container) -> export.Exported:
     return export.Exported(
         fun_name="program",
         in_tree=jax.tree.structure((tuple(range(len(container.inputs))), {})),
-        in_avals=shaped(container.inputs),
+        in_avals=avals(container.inputs),
         out_tree=jax.tree.structure(tuple(range(len(container.outputs)))),
-        out_avals=shaped(container.outputs),
+        out_avals=avals(container.outputs),
         _has_named_shardings=True,
         _in_named_shardings=no_inputs,
         _out_named_shardings=no_outputs,

@@ -170,9 +170,9 @@ def _fit(name: str, position: int, pair: tuple[Any, TensorSpec]) -> Any:
     ):
         leaf = np.asarray(leaf, np.dtype(spec.dtype))
     if tuple(leaf.shape) != spec.shape or str(leaf.dtype) != spec.dtype:
-        got = TensorSpec(tuple(leaf.shape), str(leaf.dtype))
+        actual = TensorSpec(tuple(leaf.shape), str(leaf.dtype))
         raise ProgramRefused(
-            f"program {name!r} takes {spec} as its flat argument {position} and is called with {got}; "
+            f"program {name!r} takes {spec} as its flat argument {position} and is called with {actual}; "
             "export it again for this shape and dtype"
         )
     return leaf

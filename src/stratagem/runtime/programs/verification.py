@@ -100,7 +100,7 @@ def _read(artifact: bytes, limits: ProgramLimits) -> Container:
     if root.PlatformsLength() != 1:
         raise ProgramRefused(f"the program is for {root.PlatformsLength()} platforms; export it for one")
     distinct = [
-        _aval(root.UniqueAvals(i)) for i in range(_bounded(root.UniqueAvalsLength(), "types", limits))
+        _aval(root.UniqueAvals(i)) for i in range(_check_length(root.UniqueAvalsLength(), "types", limits))
     ]
     inputs = _avals(distinct, root.InAvalsIdxs, root.InAvalsIdxsLength(), "inputs", limits)
     outputs = _avals(distinct, root.OutAvalsIdxs, root.OutAvalsIdxsLength(), "outputs", limits)
@@ -108,9 +108,9 @@ def _read(artifact: bytes, limits: ProgramLimits) -> Container:
         (root.InShardingsIdxs, root.InShardingsIdxsLength()),
         (root.OutShardingsIdxs, root.OutShardingsIdxsLength()),
     ):
-        if any(index(i) for i in range(_bounded(length, "shardings", limits))):
+        if any(index(i) for i in range(_check_length(length, "shardings", limits))):
             raise ProgramRefused("the program has shardings; only programs for one device are allowed")
-    _bounded(root.ModuleKeptVarIdxLength(), "inputs", limits)
+    _check_length(root.ModuleKeptVarIdxLength(), "inputs", limits)
     used = tuple(root.ModuleKeptVarIdx(i) for i in range(root.ModuleKeptVarIdxLength()))
     if sorted(set(used)) != list(used) or (used and used[-1] >= len(inputs)):
         raise ProgramRefused("the program's list of used inputs does not fit its inputs")
@@ -125,7 +125,7 @@ def _read(artifact: bytes, limits: ProgramLimits) -> Container:
     )
 
 
-def _bounded(length: int, kind: str, limits: ProgramLimits) -> int:
+def _check_length(length: int, kind: str, limits: ProgramLimits) -> int:
     # A length is whatever four bytes say: nothing is read by it before it was checked.
     most = {"inputs": limits.inputs, "outputs": limits.outputs}.get(kind, limits.inputs + limits.outputs)
     if length > most:
@@ -136,7 +136,7 @@ def _bounded(length: int, kind: str, limits: ProgramLimits) -> int:
 def _avals(
     distinct: list[TensorSpec], index: Any, length: int, kind: str, limits: ProgramLimits
 ) -> tuple[TensorSpec, ...]:
-    return tuple(distinct[index(i)] for i in range(_bounded(length, kind, limits)))
+    return tuple(distinct[index(i)] for i in range(_check_length(length, kind, limits)))
 
 
 def _aval(aval: Any) -> TensorSpec:
@@ -201,42 +201,25 @@ def content_hash(artifact: bytes) -> str:
 
 
 def verify(
-    artifact: bytes,
-    limits: ProgramLimits | None = None,
-    *,
-    platform: str = "cpu",
-    inspector: Inspector | None = None,
-) -> ProgramSummary:
-    """Walk a program and return facts about it; refuse it if it is not allowed, or too large.
+    artifact: bytes, limits: ProgramLimits | None = None, *, platform: str = "cpu", inspector: Inspector
+) -> VerifiedProgram:
+    """Walk a program, and refuse it if it is not allowed, or too large.
 
     Example:
-        >>> summary = verify(export_program(jnp.sin, 1.0).artifact)
-        >>> summary.inputs
+        >>> with Inspector() as inspector:
+        ...     verify(export_program(jnp.sin, 1.0).artifact, inspector=inspector).summary.inputs
         (TensorSpec(shape=(), dtype='float32'),)
 
     Args:
         artifact: The program, as `Program.artifact`.
         limits: Bounds on its size; the defaults of `ProgramLimits` if not given.
         platform: Where it is to run: `cpu`, `cuda`, `rocm` or `tpu`.
-        inspector: Reads it in its process; one is started for this call if not given.
+        inspector: Reads it in its process.
 
     Raises:
         ProgramRefused: The program is not allowed; the message says why.
     """
-    if inspector is not None:
-        return verify_program(artifact, limits or ProgramLimits(), platform, inspector).summary
-    with Inspector() as own:
-        return verify_program(artifact, limits or ProgramLimits(), platform, own).summary
-
-
-def verify_program(
-    artifact: bytes, limits: ProgramLimits, platform: str, inspector: Inspector
-) -> VerifiedProgram:
-    """Do what `verify` does, and return what is needed to compile the program.
-
-    Raises:
-        ProgramRefused: The program is not allowed; the message says why.
-    """
+    limits = limits or ProgramLimits()
     container = read_container(artifact, limits)
     check_convention(container, platform)
     findings = inspector.walk(container.module, platform, limits)

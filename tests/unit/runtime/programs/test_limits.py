@@ -32,13 +32,13 @@ def test_each_limit(name: str, limit: int, message: str, inspector: Inspector) -
 def test_constants_count_unless_they_repeat_one_value(inspector: Inspector) -> None:
     table = np.arange(1000, dtype=np.float32)
     program = export_program(lambda x: x + table, table)
-    assert verify(program.artifact, inspector=inspector).constant_bytes == 4000
+    assert verify(program.artifact, inspector=inspector).summary.constant_bytes == 4000
     with pytest.raises(
         ProgramRefused, match="more than 3999 bytes of constants: pass large arrays as inputs"
     ):
         verify(program.artifact, ProgramLimits(constant_bytes=3999), inspector=inspector)
     repeated = export_program(lambda x: x + np.ones(1000, np.float32), table)
-    assert verify(repeated.artifact, inspector=inspector).constant_bytes == 0
+    assert verify(repeated.artifact, inspector=inspector).summary.constant_bytes == 0
 
 
 def test_a_kilobyte_that_asks_for_ten_terabytes(inspector: Inspector) -> None:
@@ -83,7 +83,7 @@ def test_calls_count_as_often_as_they_happen(inspector: Inspector) -> None:
 
 
 def unfused(fn: Any, *args: Any, inspector: Inspector) -> int:
-    return verify(export_program(fn, *args).artifact, inspector=inspector).unfused_bytes
+    return verify(export_program(fn, *args).artifact, inspector=inspector).summary.unfused_bytes
 
 
 def test_memory_follows_what_is_live(inspector: Inspector) -> None:

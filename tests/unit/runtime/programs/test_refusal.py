@@ -106,7 +106,7 @@ def test_custom_calls_that_are_not_listed(target: str, inspector: Inspector) -> 
 
 def test_custom_calls_of_another_platform(inspector: Inspector) -> None:
     program = export_program(jnp.linalg.qr, np.zeros((3, 3), np.float32), platform="cuda")
-    assert verify(program.artifact, platform="cuda", inspector=inspector).custom_calls == (
+    assert verify(program.artifact, platform="cuda", inspector=inspector).summary.custom_calls == (
         "cusolver_geqrf_ffi",
         "cusolver_orgqr_ffi",
     )
@@ -238,7 +238,7 @@ def test_a_module_without_main(inspector: Inspector) -> None:
 
 
 def test_what_jax_itself_exports_is_accepted(inspector: Inspector) -> None:
-    summary = verify(bytes(sine_of_four().serialize()), inspector=inspector)
+    summary = verify(bytes(sine_of_four().serialize()), inspector=inspector).summary
     assert summary.outputs == summary.inputs
     assert exported([FOUR], [FOUR]).nr_devices == 1
 
