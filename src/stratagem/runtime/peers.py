@@ -1,9 +1,10 @@
-"""The tasks of a cluster that one process may call, by name; a connection is made when first needed."""
+"""The tasks of a cluster: their names, their devices, and calls to them."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratagem.cluster import ClusterSpec
+from stratagem.cluster import Address, ClusterSpec
 from stratagem.devices import DeviceSpec
 from stratagem.errors import (
     ClusterError,
@@ -13,7 +14,7 @@ from stratagem.errors import (
     TaskLost,
     TaskUnreachable,
 )
-from stratagem.runtime.wire import Credentials, Peer
+from stratagem.runtime.wire import Credentials, Fields, Peer
 
 _PING_SECONDS = 5.0
 
@@ -21,6 +22,41 @@ _PING_SECONDS = 5.0
 def task_name(job: str, index: int) -> str:
     """Return the name of a task: `/job:ps/task:0`."""
     return DeviceSpec(job=job, task=index).to_string()
+
+
+def is_worker(task: str) -> bool:
+    """Return whether the job is done only when this task has finished: whether it is a worker or the chief."""
+    return task.startswith(("/job:worker/", "/job:chief/"))
+
+
+def leader_of(tasks: Sequence[str]) -> str:
+    """Return the task that hears every other's heartbeat."""
+    for job in ("ps", "chief", "worker"):
+        if (leader := task_name(job, 0)) in tasks:
+            return leader
+    return tasks[0]
+
+
+def with_port(cluster: ClusterSpec, job: str, index: int, port: int) -> ClusterSpec:
+    """Return the cluster with a task's real port, in case the task asked for any free one."""
+    jobs = {name: dict.fromkeys(cluster.task_indices(name), "") for name in cluster.jobs}
+    for task in cluster.tasks():
+        jobs[task.job][task.index] = task.address
+    jobs[job][index] = str(Address(Address.parse(jobs[job][index]).host, port))
+    return ClusterSpec(jobs)
+
+
+def cluster_to_fields(cluster: ClusterSpec) -> Fields:
+    """Return the cluster in plain values."""
+    return {
+        job: [[index, cluster.task_address(job, index)] for index in cluster.task_indices(job)]
+        for job in cluster.jobs
+    }
+
+
+def cluster_from_fields(fields: Fields) -> ClusterSpec:
+    """Return the cluster that `cluster_to_fields` made plain values of."""
+    return ClusterSpec({job: dict(tasks) for job, tasks in fields.items()})
 
 
 @dataclass(frozen=True)

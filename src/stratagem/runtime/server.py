@@ -24,7 +24,15 @@ from stratagem.errors import ClusterError, StratagemError, TaskReplaced, WorkerL
 from stratagem.runtime.executor import Executor
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.fan_out import fan_out
-from stratagem.runtime.peers import Peers, task_name
+from stratagem.runtime.peers import (
+    Peers,
+    cluster_from_fields,
+    cluster_to_fields,
+    is_worker,
+    leader_of,
+    task_name,
+    with_port,
+)
 from stratagem.runtime.programs import ProgramCache
 from stratagem.runtime.remote_function import Supplier
 from stratagem.runtime.roster import Roster
@@ -105,16 +113,16 @@ class Server:
             if (task.job, task.index) != (job, index)
         ]
         self._listener = Listener(socket_for(address, others), credentials=credentials, insecure=insecure)
-        self.cluster = _with_port(spec, job, index, self._listener.address.port)
+        self.cluster = with_port(spec, job, index, self._listener.address.port)
         self.peers = Peers(self.cluster, credentials, self.task, environment.run_id())
-        self._leader = _leader(self.peers.tasks)
-        self._roster = Roster(frozenset(name for name in self.peers.tasks if _is_worker(name)))
+        self._leader = leader_of(self.peers.tasks)
+        self._roster = Roster(frozenset(name for name in self.peers.tasks if is_worker(name)))
         self._executor = Executor(self.task, self.peers)
         self._listener.tell(
             task=self.task,
             incarnation=self.incarnation,
             run=environment.run_id(),
-            cluster=_plain(self.cluster),
+            cluster=cluster_to_fields(self.cluster),
         )
         for name, handler in {**self._executor.handlers(), **self._handlers()}.items():
             self._listener.register(name, handler)
@@ -194,7 +202,7 @@ class Server:
 
     def give_up(self, task: str) -> None:
         """Wait no longer for a worker, which is lost; the other servers are told before this one may end."""
-        others = [name for name in self.peers.tasks if not _is_worker(name) and name != self.task]
+        others = [name for name in self.peers.tasks if not is_worker(name) and name != self.task]
         self._tell(others, "given_up", f"that {task} is given up", task)
         self._record_ends([], [task])
 
@@ -206,7 +214,7 @@ class Server:
     @property
     def has_workers(self) -> bool:
         """True if a worker is connected to this task."""
-        return any(_is_worker(name) for name in self._listener.callers())
+        return any(is_worker(name) for name in self._listener.callers())
 
     # Requests to end.
 
@@ -247,7 +255,7 @@ class Server:
         `stop` says so too, and so does a process that ends normally. A task that is not up now learns it from the others'
         heartbeats.
         """
-        if not _is_worker(self.task) or self._has_finished.is_set():
+        if not is_worker(self.task) or self._has_finished.is_set():
             return
         self._has_finished.set()
         self._tell(self.peers.tasks, "finished", "that it has finished", self.task)
@@ -392,7 +400,7 @@ class Server:
 
     def _compare_lists(self, leader: str) -> None:
         """Warn if the leader lists this task at another port: it may serve another job, of the same names."""
-        theirs = ClusterSpec({job: dict(tasks) for job, tasks in self.peers[leader].info["cluster"].items()})
+        theirs = cluster_from_fields(self.peers[leader].info["cluster"])
         listed = {task_name(task.job, task.index): task.address for task in theirs.tasks()}.get(self.task)
         own = self.peers.address(self.task)
         # Not an error, since it proves nothing: a port may be reached through a tunnel, and a host may have several names.
@@ -435,33 +443,3 @@ def _own_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None
     index = 0 if task_index is None else task_index
     cluster.task_address(job_name, index)
     return job_name, index
-
-
-def _with_port(cluster: ClusterSpec, job: str, index: int, port: int) -> ClusterSpec:
-    """Return the cluster with this task's real port, in case it asked for any free one."""
-    jobs = {name: dict.fromkeys(cluster.task_indices(name), "") for name in cluster.jobs}
-    for task in cluster.tasks():
-        jobs[task.job][task.index] = task.address
-    jobs[job][index] = str(Address(Address.parse(jobs[job][index]).host, port))
-    return ClusterSpec(jobs)
-
-
-def _plain(cluster: ClusterSpec) -> dict[str, list[list[object]]]:
-    """Return the cluster in plain values."""
-    return {
-        job: [[index, cluster.task_address(job, index)] for index in cluster.task_indices(job)]
-        for job in cluster.jobs
-    }
-
-
-def _is_worker(task: str) -> bool:
-    """Return whether the job is done only when this task has finished."""
-    return task.startswith(("/job:worker/", "/job:chief/"))
-
-
-def _leader(tasks: list[str]) -> str:
-    """Return the task that hears every other's heartbeat."""
-    for job in ("ps", "chief", "worker"):
-        if f"/job:{job}/task:0" in tasks:
-            return f"/job:{job}/task:0"
-    return tasks[0]

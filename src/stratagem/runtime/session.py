@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
-from stratagem.cluster import ClusterSpec, resolve_cluster
+from stratagem.cluster import resolve_cluster
 from stratagem.devices import DeviceSpec, current_device, log_placement
 from stratagem.devices.spec import as_spec
 from stratagem.errors import ClusterError, StratagemError, TaskUnreachable, VariableMismatch
-from stratagem.runtime.peers import Peers, TaskDevice
+from stratagem.runtime.peers import Peers, TaskDevice, cluster_from_fields
 from stratagem.runtime.remote_function import RemoteFunction, TracedPrograms
 from stratagem.runtime.remote_variable import RemoteVariable, to_array
 from stratagem.runtime.wire import TLS, Credentials, Fields, Peer
@@ -69,7 +69,7 @@ class Session:
         with Peer(target, credentials=credentials, caller=self.name) as peer:
             peer.call("ping", timeout=timeout)
             self._master = str(peer.info["task"])
-            self.cluster = ClusterSpec({job: dict(tasks) for job, tasks in peer.info["cluster"].items()})
+            self.cluster = cluster_from_fields(peer.info["cluster"])
         self._peers = Peers(self.cluster, credentials, self.name)
         self._own_address = _own_address()
 
