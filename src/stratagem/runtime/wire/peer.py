@@ -297,17 +297,17 @@ class PendingCall:
         into: Sequence[Array | None] | None = None,
         lend: bool = False,
     ) -> Response:
-        """Wait for the answer, as `Peer.call` does: for `timeout` seconds from now, by default for the rest of the call's.
+        """Receive the answer, as `Peer.call` does; may be called once.
 
-        May be called once.
+        By default this waits until the timeout of `Peer.begin` is over, otherwise for `timeout` seconds from now.
         """
         deadline = self._deadline if timeout is None else Deadline(timeout)
-        give_back = partial(self._peer._pool.give_back, self._connection)
+        connection, pool = self._connection, self._peer._pool
         if lend:
-            message = self._receive(deadline, into, Lease(give_back).lend)
+            message = self._receive(deadline, into, Lease(partial(pool.give_back, connection)).lend)
         else:
             message = self._receive(deadline, into, None)
-            give_back()
+            pool.give_back(connection)
         if message.subject == FAILED:
             raise rebuild_failure(message.fields, self._peer.task)
         return Response(message.fields, message.tensors)
