@@ -134,7 +134,7 @@ def test_the_process_ends_with_its_owner() -> None:
     assert child is not None
     own.close()
     own.close()
-    assert not child.running()
+    assert not child.is_running()
 
 
 def test_the_walk_is_the_same_in_this_process(inspector: Inspector) -> None:

@@ -32,9 +32,9 @@ class SlowChannel:
 
 def test_whoever_ends_a_connection_waits_for_the_answer_that_is_being_sent() -> None:
     channel, counters = SlowChannel(), Counters()
-    service = SimpleNamespace(counters=counters, handlers={"push": None})
+    listener = SimpleNamespace(counters=counters, handlers={"push": None})
     message = Message("push", {}, [], None, b"", 5, False)
-    answer = _Answer(cast(Any, service), cast(Any, channel), Stall(None), message)
+    answer = _Answer(cast(Any, listener), cast(Any, channel), Stall(None), message)
     with ThreadPoolExecutor(3) as threads:
         answering = threads.submit(answer.respond, Reply())
         assert channel.begun.wait(SECONDS)
