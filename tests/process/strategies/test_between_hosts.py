@@ -35,17 +35,21 @@ Workers = Callable[[Path], list[Task]]
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[list[Host]]:
-    with simulated_hosts(2) as hosts:
+    with simulated_hosts(3) as hosts:
         yield hosts
 
 
 @pytest.fixture
-def workers(nursery: Nursery, hosts: list[Host], tmp_path: Path) -> Iterator[Workers]:
-    """Starts a worker on each host, without a launcher, which would end the survivors."""
-    with nursery.job(tmp_path, 0, len(hosts), hosts) as job:
-        yield lambda script: [job.start("worker", index, script) for index in range(len(hosts))]
+def workers(
+    nursery: Nursery, hosts: list[Host], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Workers]:
+    """Starts a worker on each of two hosts or more, without a launcher, which would end the survivors."""
+    count = getattr(request, "param", 2)
+    with nursery.job(tmp_path, 0, count, hosts[:count]) as job:
+        yield lambda script: [job.start("worker", index, script) for index in range(count)]
 
 
+@pytest.mark.parametrize("workers", [2, 3], indirect=True)
 def test_the_same_parameters_as_on_one_device(workers: Workers, script: ScriptWriter) -> None:
     path = script("""
         strategy = sg.MultiWorkerMirroredStrategy()
@@ -119,7 +123,7 @@ def test_shared_memory_is_for_one_host(workers: Workers, script: ScriptWriter) -
 
 def test_the_address_that_others_reach(hosts: list[Host]) -> None:
     """Whatever the host's own name means on the host itself, or if it means nothing."""
-    here, there = hosts
+    here, there, _ = hosts
     for own in ("localhost", here.address, "no-such-host.invalid", there.address):
         assert here.run(partial(own_address, own, [own, there.address])) == here.address
     assert here.run(partial(own_address, "localhost", ["127.0.0.1"])) == "127.0.0.1"

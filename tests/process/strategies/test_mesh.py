@@ -80,9 +80,9 @@ for name, optimizer in OPTIMIZERS.items():
 
 
 # On three devices and more, gloo adds up in another order than XLA does without it.
-@pytest.mark.parametrize(("communication", "devices", "tolerance"), [("shm", 2, 0.0), ("ring", 4, 1e-6)])
+@pytest.mark.parametrize(("communication", "tolerance"), [("shm", 0.0), ("ring", 1e-6)])
 def test_processes_share_it_out_and_a_checkpoint_has_all_of_it(
-    nursery: Nursery, script: ScriptWriter, communication: str, devices: int, tolerance: float
+    nursery: Nursery, script: ScriptWriter, communication: str, tolerance: float
 ) -> None:
     path = script(f"""
 from pathlib import Path
@@ -121,12 +121,12 @@ for other in (strategy, alone):
 print("the same again")
 strategy.close()
 """)
-    path.write_text(path.read_text().replace("virtual_devices=4", f"virtual_devices={devices}"))
+    path.write_text(path.read_text().replace("virtual_devices=4", "virtual_devices=2"))
     whole = bytes_held(nursery.said(*RUN, path, "whole"))
     out = nursery.said(*RUN, path, "in parts")
     assert out.count("the same again") == 2
     for name, part in bytes_held(out).items():
-        assert part <= whole[name] / (2 * devices) + devices * SMALL, name
+        assert part <= whole[name] / 4 + 2 * SMALL, f"{name}: two of four devices have a quarter each"
 
 
 @pytest.mark.parametrize("communication", ["shm", "ring"])
