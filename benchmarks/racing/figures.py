@@ -21,3 +21,9 @@ def middle_half(values: Sequence[float]) -> tuple[float, float]:
         return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, high
+
+
+def first_and_last_line(text: str) -> str:
+    """Return what happened and, from the end of a traceback, what was wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if len(lines) <= 1 else f"{lines[0]} … {lines[-1]}"

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.racing.figures import middle_half, summary
+from benchmarks.racing.figures import first_and_last_line, middle_half, summary
 from benchmarks.racing.measuring import Outcome, Result
 from benchmarks.racing.races import CORES, Comparison
 
@@ -49,7 +49,7 @@ def as_data(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                 if (ratios := outcome.ratios(comparison))
             ],
             "absent": outcome.absent,
-            "failed": outcome.failed,
+            "failed": {name: first_and_last_line(why) for name, why in outcome.failed.items()},
         }
         for outcome in outcomes
     ]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.parameter_servers.accuracy import CONTENDERS, POINTS, STEPS, WORKERS
+from benchmarks.racing.figures import first_and_last_line
 from benchmarks.racing.work import SMALL
 from benchmarks.results.programs import PROGRAMS, Program
 from benchmarks.results.reasons import Reasons
@@ -159,7 +160,11 @@ def _race(program: Program, race: dict[str, Any], verdicts: Verdicts) -> str:
     if rows:
         parts.append(_table(["ratio", "median", "middle half", "of best", "by CPU time", "target", ""], rows))
     left_out = [("absent", race["absent"]), ("failed", race["failed"])]
-    said = [f"- {kind}: {name}: {_one_line(why)}" for kind, whys in left_out for name, why in whys.items()]
+    said = [
+        f"- {kind}: {name}: {first_and_last_line(why)}"
+        for kind, whys in left_out
+        for name, why in whys.items()
+    ]
     return "\n\n".join([*parts, *(["\n".join(said)] if said else [])])
 
 
@@ -175,7 +180,7 @@ def _memory(contenders: Sequence[dict[str, Any]]) -> str:
 def _accuracy(program: Program, found: dict[str, float | str], verdicts: Verdicts) -> str:
     case = f"{SMALL}, Fashion-MNIST"
     rows = [
-        [name, f"{value:.2f} %" if isinstance(value, float) else _one_line(value)]
+        [name, f"{value:.2f} %" if isinstance(value, float) else first_and_last_line(value)]
         for name, value in found.items()
     ]
     ours, theirs = (found.get(job.name) for job in CONTENDERS)
@@ -241,9 +246,3 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def _one_line(text: str) -> str:
-    """The end of what was said: that of a traceback says what was wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if len(lines) <= 1 else f"{lines[0]} … {lines[-1]}"

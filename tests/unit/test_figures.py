@@ -20,7 +20,7 @@ def measured() -> dict[tuple[str, str], str]:
         (f"{race['model']}, {race['race']}", f"{each['name']} / {each['against']}"): (
             f"{each['ratio']['median']:.2f}"
         )
-        for race in [*figures["strategies"], *figures["parameter_servers"]["races"]]
+        for race in [*figures["strategies"], *figures["parameter_servers"]["races"], *figures["tables"]]
         for each in race["comparisons"]
     }
 
