@@ -27,7 +27,7 @@ def push_and_pull(task: Task) -> Run:
     """Below the strategy, where a step would compute its gradients first."""
     strategy = sg.ParameterServerStrategy(update=sg.Async())
     state = strategy.init(_filled(0.0), optax.adam(LEARNING_RATE))
-    client: Any = state.recipe.served.client  # type: ignore[union-attr]
+    client: Any = state.recipe.home.servers.client  # type: ignore[union-attr]
     contribution = Contribution(1, [_filled(GRADIENT)])
 
     def run(turns: Iterable[object]) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""Files that one script saves on every worker: the chief writes each of them, and the others wait until it has."""
+"""Files that every worker saves by the same script: the chief writes each of them, and the others wait until it has."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from stratagem.runtime.wire.waiting import WaitingLog
 _log = logging.getLogger("stratagem")
 _CALL: Final = "chief_files"
 NOT_YET, PASSED, SAVED = "not yet", "passed", "saved"
-"""What the chief answers: it is not there yet; it is past that point and has not saved the file; it has."""
+"""The chief's answers: it has not come to that point yet; it is past it and has not saved the file; it has saved it."""
 _ANSWER_SECONDS = 2.0
 """After which the chief answers `NOT_YET`."""
 _CALL_SECONDS = 10.0
@@ -27,18 +27,18 @@ _STILL_SECONDS = 600.0
 """How long a chief that answers may stand at one point."""
 
 Point: TypeAlias = tuple[int, int]
-"""How many calls that all workers make one has begun or ended, and how many batches it has had in the last of them."""
-Ticket: TypeAlias = tuple[int, int, int]
-"""A point, and which time in a row a path is saved there."""
+"""How many calls that all workers make have begun or ended, and the number of batches since the last of these."""
+SaveTicket: TypeAlias = tuple[int, int, int]
+"""A point, and the number of times that a path has been saved there."""
 
 
-class Course:
-    """How far a worker has come in the script that all workers run, and what it has saved on the way. Pure."""
+class ScriptProgress:
+    """How far a worker has come in the script that all workers run, and the files that it has saved. Pure."""
 
     def __init__(self) -> None:
         self.point: Point = (0, 0)
-        self._saved: dict[str, Ticket] = {}
-        self._drawn: dict[str, Ticket] = {}
+        self._saved: dict[str, SaveTicket] = {}
+        self._tickets: dict[str, SaveTicket] = {}
 
     def next_call(self) -> None:
         """Begin or end a call that all workers make."""
@@ -48,19 +48,19 @@ class Course:
         """Come to another batch of the call."""
         self.point = (self.point[0], self.point[1] + 1)
 
-    def ticket(self, path: str) -> Ticket:
-        """By what the next save of a path is known, on every worker alike."""
-        last = self._drawn.get(path)
+    def ticket(self, path: str) -> SaveTicket:
+        """Return the ticket of the next save of a path, which is the same on every worker."""
+        last = self._tickets.get(path)
         again = last[2] + 1 if last is not None and last[:2] == self.point else 1
-        self._drawn[path] = ticket = (*self.point, again)
+        self._tickets[path] = ticket = (*self.point, again)
         return ticket
 
-    def saved(self, path: str, ticket: Ticket) -> None:
-        """The file of that ticket is whole."""
+    def set_saved(self, path: str, ticket: SaveTicket) -> None:
+        """Note that the file of a ticket is complete."""
         self._saved[path] = ticket
 
-    def state(self, path: str | None, ticket: Ticket) -> str:
-        """What has become of a ticket; without a path, whether its point has been reached."""
+    def state(self, path: str | None, ticket: SaveTicket) -> str:
+        """Return the state of a ticket; without a path, whether its point has been reached."""
         if path is None:
             return PASSED if self.point >= ticket[:2] else NOT_YET
         if path in self._saved and self._saved[path] >= ticket:
@@ -69,12 +69,12 @@ class Course:
 
 
 class ChiefFiles:
-    """What the workers of a job save, as one of them sees it.
+    """The files that the workers of a job save, as one of them sees them.
 
     Args:
         server: This task's server.
         chief: The task that writes.
-        check: Raises what has brought the workers' common work to an end.
+        check: Raises the error that has ended the workers' common work, if one has.
     """
 
     def __init__(self, server: Server, chief: str, check: Callable[[], object] = lambda: None) -> None:
@@ -82,30 +82,30 @@ class ChiefFiles:
         self._chief = chief
         self._check = check
         self._changed = threading.Condition()
-        self._course = Course()
+        self._progress = ScriptProgress()
         if server.task == chief:
             server.register(_CALL, self._answer)
 
     def next_call(self) -> None:
-        """This worker begins or ends a call that all workers make, in the same order."""
+        """Begin or end a call that all workers make, in the same order."""
         with self._changed:
-            self._course.next_call()
+            self._progress.next_call()
             self._changed.notify_all()
 
     def next_batch(self) -> None:
-        """This worker comes to another batch of such a call."""
+        """Come to another batch of such a call."""
         with self._changed:
-            self._course.next_batch()
+            self._progress.next_batch()
             self._changed.notify_all()
 
     def save(self, path: str, write: Callable[[], object]) -> bool:
-        """Have a file written once for all workers that save it here.
+        """Have a file written once for all workers that save it at this point.
 
-        The chief writes and waits for nobody. Another worker waits until the chief has, and writes by itself only what
-        the chief has not saved when it goes on, or what is not to be seen from here: a path of this worker's own.
+        The chief writes it, and waits for nobody. The other workers wait until the chief has, and write it themselves
+        only if the chief goes on without saving it, or if they do not see the file: their path is another then.
 
         Args:
-            path: Where the file goes; a directory is as good.
+            path: The path of the file, or of a directory.
             write: Writes it.
 
         Returns:
@@ -113,16 +113,16 @@ class ChiefFiles:
 
         Raises:
             TaskLost: The chief is lost.
-            DeadlineExceeded: The chief stands still.
+            DeadlineExceeded: The chief makes no progress.
         """
         is_local = "://" not in path
         key = os.path.abspath(path) if is_local else path  # noqa: PTH100  it may be a URL
         with self._changed:
-            ticket = self._course.ticket(key)
+            ticket = self._progress.ticket(key)
         if self._server.task == self._chief:
             write()
             with self._changed:
-                self._course.saved(key, ticket)
+                self._progress.set_saved(key, ticket)
                 self._changed.notify_all()
             return True
         is_there = self._wait(key, ticket, f"to save {path}") == SAVED
@@ -135,29 +135,32 @@ class ChiefFiles:
         """Wait until the chief has come as far as this worker has.
 
         Args:
-            what: What the chief is waited for to do.
+            what: What the chief is to do, for messages: "to end fit".
 
         Raises:
             TaskLost: The chief is lost.
-            DeadlineExceeded: The chief stands still.
+            DeadlineExceeded: The chief makes no progress.
         """
         if self._server.task != self._chief:
-            self._wait(None, (*self._course.point, 0), what)
+            self._wait(None, (*self._progress.point, 0), what)
 
     def _answer(self, request: Request) -> Reply:
         path, (call, batch, again) = request.fields["path"], request.fields["ticket"]
 
         def is_known() -> bool:
-            return self._course.state(path, (call, batch, again)) != NOT_YET
+            return self._progress.state(path, (call, batch, again)) != NOT_YET
 
         with self._changed:
             self._changed.wait_for(is_known, _ANSWER_SECONDS)
             return Reply(
-                {"state": self._course.state(path, (call, batch, again)), "point": list(self._course.point)}
+                {
+                    "state": self._progress.state(path, (call, batch, again)),
+                    "point": list(self._progress.point),
+                }
             )
 
-    def _wait(self, path: str | None, ticket: Ticket, what: str) -> str:
-        """What has become of a ticket with the chief, once that is known; one that has finished is past it."""
+    def _wait(self, path: str | None, ticket: SaveTicket, what: str) -> str:
+        """Return the chief's state of a ticket, once it is known; a chief that has finished is past it."""
         fields = {"path": path, "ticket": list(ticket)}
         began = answered = moved = time.monotonic()
         log = WaitingLog()
@@ -168,7 +171,7 @@ class ChiefFiles:
                 peer = self._server.peers[self._chief]
                 answer = peer.call(_CALL, fields, timeout=_CALL_SECONDS, wait=False).fields
             except (TaskLost, TaskUnreachable, DeadlineExceeded, UnknownCall) as error:
-                # The last is that of a chief that is not so far that it answers such calls.
+                # A chief that is still starting does not know the call.
                 if self._server.has_finished(self._chief):
                     break
                 problem = first_line(error)

@@ -1,25 +1,22 @@
-"""In-graph replication: one client drives every worker of a cluster with parameter servers, and nobody else runs code."""
+"""In-graph replication: one client drives all workers and parameter servers of a cluster, which run no code of their own."""
 
 import contextlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 
 from stratagem.cluster import ClusterSpec, how_to_start, resolve_cluster
-from stratagem.engines.batches import Batches, with_rows
-from stratagem.engines.begun import Begun, Later
-from stratagem.engines.chief_files import ChiefFiles
-from stratagem.engines.crew import Crew
-from stratagem.engines.engine import Step
-from stratagem.engines.feeds import Deal
+from stratagem.engines.engine import Engine, Step
+from stratagem.engines.feeds import Batches, Deal, Feed, nonempty
 from stratagem.engines.in_graph_model import InGraphModel
 from stratagem.engines.replicas import Replicas
 from stratagem.engines.rows import count_rows, share_of, take_rows
-from stratagem.engines.step_log import StepLog
-from stratagem.engines.workers import Array
+from stratagem.engines.server_steps import StepLog
+from stratagem.engines.worker_pool import BackgroundCall, PendingNumber, WorkerPool
+from stratagem.engines.workers import Array, Workers
 from stratagem.errors import StratagemError, StrategyError, TaskLost, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions, ModelPlan
@@ -36,7 +33,7 @@ _MOST_FAREWELLS = 32
 
 
 def in_graph_rule(rule: UpdateRule, devices_per_worker: int | None, snapshot_dir: str | None) -> Async | Sync:
-    """The update rule, if one client can have all that it was asked for.
+    """Return the update rule, if one client can do all that it is asked for.
 
     Raises:
         StrategyError: It cannot.
@@ -59,8 +56,8 @@ def in_graph_rule(rule: UpdateRule, devices_per_worker: int | None, snapshot_dir
     return rule
 
 
-class InGraphWorkers:
-    """The one process that runs code of the user's, as a strategy sees it; it is the chief.
+class InGraphWorkers(Workers):
+    """The one process that runs the user's code, as a strategy sees it; it is the chief.
 
     Args:
         cluster: The cluster.
@@ -68,13 +65,13 @@ class InGraphWorkers:
         rejoin_timeout: Seconds to wait for a worker when all are lost.
 
     Attributes:
-        crew: The workers that it drives.
+        pool: The workers that it drives.
     """
 
     index = 0
     count = 1
     is_chief = True
-    files: ChiefFiles | None = None
+    files = None
 
     def __init__(self, cluster: ClusterSpec, own_task: str | None, rejoin_timeout: float) -> None:
         indices = cluster.task_indices("worker") if "worker" in cluster.jobs else []
@@ -85,49 +82,53 @@ class InGraphWorkers:
                 "there is no worker beside this client: start it with "
                 f"{how_to_start(resolve_cluster(), ps=1, workers=2, single_client=True)}"
             )
-        self.cluster: ClusterSpec | None = cluster
+        self.cluster = cluster
         target = f"sg://{cluster.task_address('ps', cluster.task_indices('ps')[0])}"
         session = Session(target, timeout=_START_SECONDS)
-        self.crew = Crew(session, tasks, rejoin_timeout)
+        self.pool = WorkerPool(session, tasks, rejoin_timeout)
         self._own_task = own_task
         self._models: list[InGraphModel] = []
         self._forget_exit = at_normal_exit(self.close)
 
     def use(self, model: InGraphModel) -> None:
-        """A model that ends with this process."""
+        """Have a model closed with this process."""
         self._models.append(model)
 
     def platforms(self, tasks: Sequence[str]) -> tuple[str, ...]:
-        """What programs for these tasks are exported for, once they are up."""
-        found = []
+        """Return the platforms that programs for these tasks are exported for, once the tasks are up."""
+        platforms = []
         for task in tasks:
-            peer = self.crew.session.peers[task]
+            peer = self.pool.session.peers[task]
             peer.call("ping", timeout=_START_SECONDS)
-            found.append(str(peer.info["platform"]))
-        return tuple(found)
+            platforms.append(str(peer.info["platform"]))
+        return tuple(platforms)
 
     def gather(self, array: Array) -> Sequence[Array]:
-        """Not to be had: replicas are on the workers, which run nothing but what is shipped to them."""
+        """Refuse: replicas are on the workers, which run only what is shipped to them.
+
+        Raises:
+            StrategyError: Always.
+        """
         raise StrategyError(
             "with replication='in-graph' strategy.run, reduce and gather have no replicas in this process: train with "
             "train_step, or have workers run functions with sg.ClusterCoordinator(strategy)"
         )
 
     def close(self) -> None:
-        """End the job: the servers are told that nobody will come any more. Also done when this process ends well."""
+        """End the job: tell all tasks that all workers have finished. Also called when this process ends well."""
         self._forget_exit()
         models, self._models = self._models, []
-        session = self.crew.session
+        session = self.pool.session
         try:
             for model in models:
                 model.close()
-            self._say_that_all_have_finished()
+            self._announce_end()
         finally:
-            self.crew.close()
+            self.pool.close()
             session.close()
 
-    def _say_that_all_have_finished(self) -> None:
-        peers = self.crew.session.peers
+    def _announce_end(self) -> None:
+        peers = self.pool.session.peers
         finished = [task for task in peers.tasks if task.startswith(("/job:worker/", "/job:chief/"))]
 
         def tell(task: str) -> None:
@@ -140,12 +141,8 @@ class InGraphWorkers:
             list(threads.map(tell, others))
 
 
-class InGraphFeed:
-    """Batches for a single client: all of them, whole. Each step deals its batch out among the workers.
-
-    Args:
-        takes_turns: Whether each batch goes to one worker.
-    """
+class InGraphFeed(Feed):
+    """Gives a single client all batches whole; each step deals its batch out among the workers."""
 
     shares_evaluation = False
 
@@ -153,26 +150,25 @@ class InGraphFeed:
         self.takes_turns = takes_turns
 
     def share(self, batches: Iterable[Any]) -> Batches:
-        """See `Feed`."""
-        return Batches(lambda: with_rows(batches))
+        return Batches(lambda: nonempty(batches))
 
-    own = share
+    def own(self, batches: Iterable[Any]) -> Batches:
+        return self.share(batches)
 
     def deal(self) -> Deal:
-        """See `Feed`."""
         return lambda batch: batch
 
     def rest(self) -> None:
-        """Nothing to say: there is nobody else."""
+        """Do nothing: no other process waits for this one."""
 
 
-class InGraphEngine:
-    """Variables on the parameter servers, gradients on the workers, and one client that tells them when.
+class InGraphEngine(Engine):
+    """Variables on the parameter servers, gradients on the workers, and one client that drives both.
 
     Args:
         workers: This client.
         rule: How gradients become updates.
-        partitioner: Who holds what.
+        partitioner: Which server holds what.
         rejoin_timeout: Seconds to wait for a worker when all are lost.
     """
 
@@ -185,17 +181,17 @@ class InGraphEngine:
         partitioner: Partitioner | None,
         rejoin_timeout: float,
     ) -> None:
-        cluster = workers.crew.session.cluster
+        cluster = workers.pool.session.cluster
         servers = tuple(task_name("ps", index) for index in cluster.task_indices("ps"))
-        self.replicas = Replicas([jax.devices("cpu")[0]])
+        super().__init__(Replicas([jax.devices("cpu")[0]]))
         self._workers = workers
         self._rule = rule
-        workers.platforms(workers.crew.tasks)
+        workers.platforms(workers.pool.tasks)
         self._options = JobOptions(
             servers=servers,
-            workers=tuple(workers.crew.tasks),
+            workers=tuple(workers.pool.tasks),
             platforms=workers.platforms(servers),
-            rule=rule.for_workers(len(workers.crew.tasks)) if isinstance(rule, Sync) else rule,
+            rule=rule.for_workers(len(workers.pool.tasks)) if isinstance(rule, Sync) else rule,
             partitioner=partitioner,
             snapshot_dir=None,
             snapshot_secs=60,
@@ -204,7 +200,7 @@ class InGraphEngine:
         self._models = 0
 
     def lay_out(self, state: TrainState) -> TrainState:
-        """Bring a state to the servers; what comes back reads its parameters from there."""
+        """Bring a state to the servers; the result reads its parameters from there."""
         if "sum" in state.kinds:
             raise StrategyError(
                 "this model keeps running sums, as Keras models do for their metrics, of which each worker would make its "
@@ -213,12 +209,11 @@ class InGraphEngine:
         name = f"model-{self._models}"
         self._models += 1
         plan = ModelPlan(name, state, state.recipe.names, self._options)
-        model = InGraphModel(name, self._workers.crew, plan, state, isinstance(self._rule, Sync))
+        model = InGraphModel(name, self._workers.pool, plan, state, isinstance(self._rule, Sync))
         self._workers.use(model)
-        return model.renew(replace(state, recipe=replace(state.recipe, served=model)))
+        return model.renew(replace(state, recipe=replace(state.recipe, home=model)))
 
     def build(self, trainable: Trainable) -> Step:
-        """Have the workers compute, then the servers update."""
         step = self._in_step(trainable) if isinstance(self._rule, Sync) else self._in_turn(trainable)
 
         def guarded(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
@@ -230,7 +225,7 @@ class InGraphEngine:
         return guarded
 
     def _explained(self, error: TaskLost | TaskUnreachable) -> Exception:
-        """What the loss of a server means, if that is what it was."""
+        """Return the error to raise: one that explains the loss of a server, if that is what it was."""
         if error.task not in self._options.servers:
             return error
         return TaskLost(
@@ -240,18 +235,18 @@ class InGraphEngine:
         )
 
     def _in_step(self, trainable: Trainable) -> Step:
-        """A share of the batch for every worker, one update by all; a worker without a row computes nothing."""
-        count = len(self._workers.crew.tasks)
+        """Give every worker a share of the batch, and make one update; a worker without a row computes nothing."""
+        count = len(self._workers.pool.tasks)
         log = StepLog()
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-            model: InGraphModel = state.recipe.served  # type: ignore[assignment]
+            model = cast(InGraphModel, state.recipe.home)
             rows = count_rows(batch)
-            parts = [(number, share_of(rows, number, count)) for number in range(count)]
+            slices = [(number, share_of(rows, number, count)) for number in range(count)]
             shares = [
-                (number, part.stop - part.start, take_rows(batch, part))
-                for number, part in parts
-                if part.stop > part.start
+                (number, own.stop - own.start, take_rows(batch, own))
+                for number, own in slices
+                if own.stop > own.start
             ]
             metrics = model.train(trainable, shares, state.recipe.seed, model.step)
             log.count(rows, model.step, metrics)
@@ -260,22 +255,22 @@ class InGraphEngine:
         return step
 
     def _in_turn(self, trainable: Trainable) -> Step:
-        """Batch i for worker i mod W, whole; the next step does not wait for it, unless for the same worker."""
+        """Give batch i whole to worker i mod W; the next step waits for it only if it is for the same worker."""
         log = StepLog()
         names: list[str] = []
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-            model: InGraphModel = state.recipe.served  # type: ignore[assignment]
+            model = cast(InGraphModel, state.recipe.home)
             rows = count_rows(batch)
-            begun = model.begin(trainable, rows, batch, state.recipe.seed)
+            call = model.begin(trainable, rows, batch, state.recipe.seed)
             if not names:
-                names.extend(begun.result())
-            metrics: Metrics = {name: _later(begun, name) for name in names}
+                names.extend(call.result())
+            metrics: Metrics = {name: _pending(call, name) for name in names}
             log.count(rows, model.step, metrics)
             return model.renew(state), metrics
 
         return step
 
 
-def _later(begun: Begun[Metrics], name: str) -> Later:
-    return Later(lambda: begun.result()[name])
+def _pending(call: BackgroundCall[Metrics], name: str) -> PendingNumber:
+    return PendingNumber(lambda: call.result()[name])

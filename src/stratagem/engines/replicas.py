@@ -1,4 +1,4 @@
-"""The devices of this process that train together: a mesh, and how values are laid over it."""
+"""The devices of this process that train together, and how values are laid over them."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -16,40 +16,36 @@ T = TypeVar("T")
 
 
 class Lookahead:
-    """The batch that comes some steps after another one, as far as that is known.
-
-    Args:
-        distance: How many steps.
-    """
+    """The batch that comes some steps after another one, as far as it is known."""
 
     def __init__(self, distance: int) -> None:
         self.distance = distance
         self._pair: tuple[Any, Any] = None, None
 
-    def tell(self, batch: Any, following: Any) -> None:
-        """So many steps after this batch comes that one; `None` if none does."""
+    def set(self, batch: Any, following: Any) -> None:
+        """Note the batch that comes `distance` steps after another one; `None` if none does."""
         self._pair = batch, following
 
     def after(self, batch: Any) -> Any:
-        """The batch that comes so many steps after this one; `None` if that is not known."""
+        """Return the batch that comes `distance` steps after this one; `None` if it is not known."""
         known, following = self._pair
         return following if known is batch else None
 
 
 class Replicas:
-    """Devices in a row. Batches are split over them by rows, everything else is on each of them.
+    """The devices of this process that train together. Batches are split over them by rows, everything else is on each.
 
     Args:
         devices: The devices, in the order of the replicas.
 
     Attributes:
-        mesh: The devices, as JAX wants them.
-        split: How batches lie on them.
-        whole: How everything else does.
+        mesh: The devices as a JAX mesh.
+        split: The sharding of batches.
+        whole: The sharding of everything else.
         read_host_memory: Whether compiled steps read host arrays where they are. Then nothing is gained by placing
-            batches beforehand: to make a device's array of each costs more than what it holds is worth.
-        lookahead: Where a batch after the present one is told, if steps want to know. Then batches stay on the host:
-            steps look ids up in them, which may have more bits than JAX computes with.
+            batches beforehand: making a device array of each costs more than it saves.
+        lookahead: Knows a later batch, if steps want to know it. Then batches stay on the host: steps look ids up in
+            them, which may have more bits than JAX computes with.
     """
 
     def __init__(self, devices: Sequence[jax.Device]) -> None:
@@ -74,27 +70,27 @@ class Replicas:
 
     @classmethod
     def named(cls, names: Sequence[str] | None) -> "Replicas":
-        """Those of these names; all accelerators by default, or all CPU devices where there are none."""
+        """Return the devices of these names; by default all accelerators, or all CPU devices where there are none."""
         if names is not None:
             if isinstance(names, str):
                 raise StrategyError(f"devices is a list of names such as ['/gpu:0', '/gpu:1'], not {names!r}")
             return cls([find_device(name).device for name in names])
-        found = list_devices()
-        accelerators = [each.device for each in found if each.spec.device_type != "CPU"]
-        return cls(accelerators or [each.device for each in found])
+        devices = list_devices()
+        accelerators = [each.device for each in devices if each.spec.device_type != "CPU"]
+        return cls(accelerators or [each.device for each in devices])
 
     @classmethod
     def first(cls, count: int | None) -> "Replicas":
-        """So many of this process's devices, or all of them."""
-        found = cls.named(None)
-        if count is None or count == len(found):
-            return found
-        if count > len(found):
+        """Return the first `count` devices of this process, or all of them."""
+        replicas = cls.named(None)
+        if count is None or count == len(replicas):
+            return replicas
+        if count > len(replicas):
             raise StrategyError(
-                f"{count} devices are asked for and this process has {len(found)}: start it with more (stratagem run "
+                f"{count} devices are asked for and this process has {len(replicas)}: start it with more (stratagem run "
                 f"--devices-per-worker {count}, or sg.configure(virtual_devices={count})), or ask for fewer"
             )
-        return cls(found.devices[:count])
+        return cls(replicas.devices[:count])
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -113,7 +109,7 @@ class Replicas:
         return jax.device_put(value, self.whole)
 
     def is_placed(self, batch: Any) -> bool:
-        """Whether a batch is where these devices read it already."""
+        """Return whether a batch is already where these devices read it."""
         for leaf in jax.tree.leaves(batch):
             if isinstance(
                 leaf, np.ndarray
@@ -128,14 +124,14 @@ class Replicas:
         return sharding is self.split or sharding is self.whole or sharding.device_set == self._device_set
 
     def copy_on(self, device: jax.Device, arrays: Any) -> Any:
-        """The copies on one device of arrays that are whole on every device, brought there if need be."""
+        """Return copies on one device of arrays that are whole on every device; copy them there if need be."""
         if device not in self._device_set:
             return jax.device_put(arrays, device)
-        place = self.devices.index(device)
-        return jax.tree.map(lambda array: array.addressable_data(place), arrays)
+        position = self.devices.index(device)
+        return jax.tree.map(lambda array: array.addressable_data(position), arrays)
 
     def settle(self, value: T) -> T:
-        """What a step returned, waited for if steps must not overlap."""
+        """Return what a step returned, after waiting for it if steps must not overlap."""
         if self._one_at_a_time:
             jax.block_until_ready(value)
         return value

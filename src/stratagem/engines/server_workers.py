@@ -1,41 +1,22 @@
-"""The workers of a parameter-server job, as one of them sees the others: by way of the servers alone."""
+"""The workers of a parameter-server job, which reach each other by way of the servers alone, and their batches."""
 
-from collections.abc import Sequence
-from typing import Protocol
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from stratagem.cluster import ClusterSpec
 from stratagem.engines.chief_files import ChiefFiles
-from stratagem.engines.parting import ServerParting
-from stratagem.engines.workers import Array
-from stratagem.errors import StrategyError
-from stratagem.parameters.client import ServerClient
-from stratagem.parameters.rendezvous import Rendezvous
+from stratagem.engines.feeds import HOW_TO_SHARE, Batches, Deal, Feed, digest, nonempty, place_ahead
+from stratagem.engines.replicas import Replicas
+from stratagem.engines.rows import count_rows, share_of, take_rows
+from stratagem.engines.server_model import ServerModel
+from stratagem.engines.workers import Array, ServerPreemptionNotice, Workers
+from stratagem.errors import DataError, StrategyError
 from stratagem.parameters.rules import Sync, UpdateRule
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
 
 
-class Served(Protocol):
-    """A model on the servers, as far as workers need it to meet.
-
-    Attributes:
-        client: Calls the servers.
-        rendezvous: Where its workers meet.
-    """
-
-    client: ServerClient
-    rendezvous: Rendezvous
-
-    def settle(self) -> object:
-        """Wait for what is under way."""
-        ...
-
-    def close(self) -> None:
-        """Wait for what is under way, and end."""
-        ...
-
-
-class ServerWorkers:
+class ServerWorkers(Workers):
     """All workers of a job with parameter servers.
 
     Args:
@@ -47,24 +28,24 @@ class ServerWorkers:
 
     def __init__(self, server: Server, tasks: Sequence[str], is_chief: bool, rule: UpdateRule) -> None:
         self.server = server
-        self.cluster: ClusterSpec | None = server.cluster
+        self.cluster = server.cluster
         self.index = list(tasks).index(server.task)
         self.count = len(tasks)
         self.is_chief = is_chief
         self.shares_batches = isinstance(rule, Sync) and rule.shares_batches(len(tasks))
         self._is_sync = isinstance(rule, Sync)
         self._chief = tasks[0]
-        self.files: ChiefFiles | None = ChiefFiles(server, tasks[0])
-        self._models: list[Served] = []
+        self.files = ChiefFiles(server, tasks[0])
+        self._models: list[ServerModel] = []
         self._forget_exit = at_normal_exit(self.close)
 
-    def use(self, model: Served) -> None:
-        """Meet the others by way of this model from now on."""
+    def use(self, model: ServerModel) -> None:
+        """Meet the other workers through this model from now on."""
         self._models.append(model)
 
     @property
-    def model(self) -> Served:
-        """The model by which this worker meets the others; nothing of it is under way.
+    def model(self) -> ServerModel:
+        """The model through which this worker meets the others; no push of it is under way.
 
         Raises:
             StrategyError: There is no model yet.
@@ -76,20 +57,88 @@ class ServerWorkers:
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a model to meet by."""
+        """Whether there is a model to meet through."""
         return bool(self._models)
 
     def gather(self, array: Array) -> Sequence[Array]:
-        """The arrays of all workers that train in step with this one, in their order."""
+        """Return the arrays of all workers that train in step with this one, in their order."""
         return self.model.rendezvous.gather("reduce", array) if self._is_sync else [array]
 
-    def parting(self) -> ServerParting | None:
-        """How one that is asked to end lets the chief know; `None` where workers are not in step."""
-        return ServerParting(self.server, [self._chief], self._chief) if self._is_sync else None
+    def preemption_notice(self) -> ServerPreemptionNotice | None:
+        """Return what tells the chief that this worker was asked to end; `None` where workers are not in step."""
+        return ServerPreemptionNotice(self.server, [self._chief], self._chief) if self._is_sync else None
 
     def close(self) -> None:
-        """Say that this worker has finished. Also done when this process ends well."""
+        """Leave the servers, having finished. Also called when this process ends well."""
         self._forget_exit()
         for model in self._models:
             model.close()
         self.server.stop()
+
+
+class ServerFeed(Feed):
+    """Deals batches out among workers: a share of each to workers in step, else each batch to one worker."""
+
+    shares_evaluation = False
+
+    def __init__(self, replicas: Replicas, workers: ServerWorkers) -> None:
+        self._replicas = replicas
+        self._workers = workers
+        self.takes_turns = not workers.shares_batches
+        self._passes = itertools.count()
+
+    def share(self, batches: Iterable[Any]) -> Batches:
+        number = next(self._passes)
+
+        def shares() -> Iterator[Any]:
+            deal = self._deal(number)
+            dealt = (deal(batch, rows) for batch in batches if (rows := count_rows(batch)) > 0)
+            return (share for share in dealt if share is not None)
+
+        if self._workers.shares_batches:
+            return Batches(lambda: place_ahead(shares(), self._replicas))
+        return Batches(lambda: self._then_pause(shares()))
+
+    def deal(self) -> Deal:
+        """Begin a pass: a share of each batch for workers in step, else batch i whole to worker i mod W."""
+        return self._deal(next(self._passes))
+
+    def own(self, batches: Iterable[Any]) -> Batches:
+        """Return batches that are this worker's alone; they may end before or after the others'."""
+        return Batches(lambda: self._then_pause(nonempty(batches)))
+
+    def _then_pause(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield all batches; once the last is pushed, nobody waits for this worker until it pushes again."""
+        yield from place_ahead(batches, self._replicas)
+        self._pause()
+
+    def rest(self) -> None:
+        """Tell the other workers not to wait for this one, unless they share each batch out and rest at the same time."""
+        if not self._workers.shares_batches:
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._workers.has_model:
+            self._workers.model.client.pause()
+
+    def _deal(self, number: int) -> Callable[..., Any]:
+        """Return a `Deal` that may also be given the number of rows, if they have been counted."""
+        index, count = self._workers.index, self._workers.count
+        numbers = itertools.count()
+
+        def share(batch: Any, rows: int | None = None) -> Any:
+            if next(numbers) == 0 and self._workers.has_model:
+                self._check_same(number, batch)
+            counted = count_rows(batch) if rows is None else rows
+            return take_rows(batch, share_of(counted, index, count))
+
+        def take_turn(batch: Any, rows: int | None = None) -> Any:
+            return batch if next(numbers) % count == index else None
+
+        return share if self._workers.shares_batches else take_turn
+
+    def _check_same(self, number: int, batch: Any) -> None:
+        try:
+            self._workers.model.rendezvous.check_same(number, digest(batch))
+        except StrategyError as error:
+            raise DataError(f"{error}: {HOW_TO_SHARE}") from error

@@ -10,12 +10,11 @@ from stratagem.flax.layout import Layout
 from stratagem.flax.library import nnx
 from stratagem.flax.streams import Streams
 from stratagem.flax.updater import OptimizerUpdater
-from stratagem.waist import Arrays, Kind, Metrics, Updater
-from stratagem.waist.arguments import asks_for_rng
-from stratagem.waist.returned import checked_loss
+from stratagem.waist import Arrays, Kind, Metrics, Updater, interfaces
+from stratagem.waist.user_functions import asks_for_rng, checked_loss
 
 
-class Trainable:
+class Trainable(interfaces.Trainable):
     """A Flax NNX model that any strategy can train; `strategy.fetch` brings the trained values back into it.
 
     Parameters and metrics are those of plain Flax on one device with the same global batches. What is not trained:
@@ -64,17 +63,9 @@ class Trainable:
         self._wrt = wrt
         self._layout = Layout(model, wrt)
         self._streams = Streams(self._layout.keys)
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The trained variables' names: the ways to them in the model, with dots."""
-        return self._layout.names
-
-    @property
-    def kinds(self) -> Sequence[Kind]:
-        """See `Trainable` of the waist."""
+        self.names: Sequence[str] = self._layout.names
         beside: list[Kind] = ["own"] * len(self._streams.counter())
-        return [*self._layout.kinds, *beside]
+        self.kinds: Sequence[Kind] = [*self._layout.kinds, *beside]
 
     def init(self) -> tuple[Arrays, Arrays]:
         """What the model has in it now."""

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from stratagem.errors import StrategyError
 from stratagem.flax.layout import Layout
 from stratagem.flax.library import nnx
-from stratagem.waist import Arrays, Keys
+from stratagem.waist import Arrays, Keys, Updater
 
 
-class OptimizerUpdater:
+class OptimizerUpdater(Updater):
     """A Flax NNX optimizer, over the trained variables of a model.
 
     Args:
@@ -31,7 +31,6 @@ class OptimizerUpdater:
         return self._keys.as_integers(jax.tree.leaves(nnx.state(self._optimizer)))
 
     def update(self, params: Arrays, opt_state: Arrays, grads: Arrays) -> tuple[Arrays, Arrays]:
-        """See `Updater`."""
         variables = self._layout.trained(params)
         state = jax.tree.unflatten(self._tree, self._keys.as_keys(opt_state))
         optimizer = nnx.merge(self._graph, state)

@@ -35,7 +35,7 @@ class Control:
         return bool(self.values[1] == fit)
 
 
-class Controlled:
+class Controlled(Trainable):
     """A trainable whose state ends with the chief's word, unchanged by training.
 
     Args:
@@ -48,34 +48,25 @@ class Controlled:
         self._control = control
         self.reads_optimizer = False
         self.names = trainable.names
-
-    @property
-    def kinds(self) -> list[Kind]:
-        """See `Trainable`."""
-        return [*(self._trainable.kinds or ()), "mean"]
+        self.kinds: list[Kind] = [*(trainable.kinds or ()), "mean"]
 
     def init(self) -> tuple[Arrays, Arrays]:
-        """See `Trainable`."""
         params, state = self._trainable.init()
         return params, [*state, jnp.asarray(self._control.values)]
 
     def loss_and_grad(
         self, params: Arrays, state: Arrays, batch: Any, rng: jax.Array
     ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
-        """See `Trainable`."""
         (loss, after, metrics), grads = self._trainable.loss_and_grad(params, state[:-1], batch, rng)
         return (loss, [*after, state[-1]], metrics), grads
 
     def report(self, state: Arrays) -> Metrics:
-        """See `Trainable`."""
         return self._trainable.report(state[:-1])
 
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
-        """See `Trainable`."""
         return self._trainable.evaluate(params, state[:-1], batch)
 
     def predict(self, params: Arrays, state: Arrays, batch: Any) -> Any:
-        """See `Trainable`."""
         return self._trainable.predict(params, state[:-1], batch)
 
     def commit(self, params: Arrays, state: Arrays) -> None:

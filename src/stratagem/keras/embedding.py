@@ -10,7 +10,7 @@ import keras
 import optax
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
-from stratagem.engines.local_rows import LocalRows
+from stratagem.engines.local_tables import LocalRows
 from stratagem.errors import StrategyError
 from stratagem.keras.row_initializers import row_initializer
 from stratagem.tables.lookups import look_up

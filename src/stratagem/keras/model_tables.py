@@ -12,9 +12,8 @@ import numpy as np
 import optax
 
 from stratagem import environment
-from stratagem.engines.local_rows import LocalRows
+from stratagem.engines.local_tables import LocalRows, place_rows
 from stratagem.engines.replicas import Replicas
-from stratagem.engines.row_steps import placed
 from stratagem.errors import StrategyError
 from stratagem.keep import map_file, write_shard
 from stratagem.keras.embedding import RowLayer, embeddings_of, put_rows, rows_to_read
@@ -194,10 +193,10 @@ class ModelTables:
         if step:
             return False
         if not served.is_chief:
-            return waiting is not None and served.noted(_BROUGHT) is not None
+            return waiting is not None and served.wait_for_notice(_BROUGHT) is not None
         if waiting is not None:
             _send(served, waiting, 0)
-        served.note(_BROUGHT, b"")
+        served.post_notice(_BROUGHT, b"")
         return waiting is not None
 
 
@@ -254,7 +253,7 @@ class ReadsRows:
         _, rows, compiled = self._known
         needed = rows.needed((params, state), batch, _no_key)
         values = [padded(source.read(number, ids)) for number, ids in enumerate(needed.ids)]
-        return compiled((params, state), placed(self._replicas, batch, values, needed.places), _no_key())
+        return compiled((params, state), place_rows(self._replicas, batch, values, needed.places), _no_key())
 
 
 def _no_key() -> jax.Array:

@@ -11,8 +11,7 @@ from typing import Any
 
 from keras.src.backend.jax.trainer import JAXEpochIterator
 
-from stratagem.engines.batches import told_ahead
-from stratagem.engines.feeds import Deal
+from stratagem.engines.feeds import Deal, look_ahead
 from stratagem.strategies.base import Strategy
 
 NOT_ONE = object()
@@ -68,7 +67,7 @@ class OwnBatches(JAXEpochIterator):  # type: ignore[misc]
         own = self._own(drawn)
         lookahead = self.strategy.engine.replicas.lookahead if self.looks_ahead else None
         if lookahead is not None:
-            own = told_ahead(own, lookahead)
+            own = look_ahead(own, lookahead)
         for first in own:
             yield (
                 begin,

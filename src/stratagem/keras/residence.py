@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem.devices.placing import is_in_reach, local_copy
-from stratagem.engines.row_steps import RowSteps
-from stratagem.engines.row_trainable import RowsOfTrainable
+from stratagem.engines.local_tables import TableSteps
+from stratagem.engines.table_trainables import TrainableWithTables
 from stratagem.keras.model_tables import ModelTables
 from stratagem.keras.random_state import draw_as_chief
 from stratagem.keras.sums import from_chief, taken_from_chief
@@ -104,8 +104,8 @@ class ResidenceHere:
         else:
             rows = tables.for_training()
             self._recipe = replace(self._recipe, tables=rows)
-            with_rows = RowsOfTrainable(trainable, rows.stacks, updater.init([]))
-            self._rows = RowSteps(strategy.engine, with_rows)
+            with_rows = TrainableWithTables(trainable, rows.stacks, updater.init([]))
+            self._rows = TableSteps(strategy.engine, with_rows)
             self._step = self._rows.dense
 
     @property
@@ -143,7 +143,7 @@ class ResidenceHere:
         ids: list[Any] = []
         if self._tables is not None and state.recipe.tables is not None:
             self._tables.follow(state.recipe.tables, values[2])
-            batch, ids = self._rows.bring(state, batch)
+            batch, ids = self._rows.look_up(state, batch)
         try:
             # Ctrl-C is noticed between two instructions: this is one, and what the step has made of the values whose
             # memory it took over is in the list when it is over.
@@ -187,8 +187,8 @@ class ResidenceHere:
                 held = held | {
                     "optimizer_variables": [each.value for each in self._model.optimizer.variables]
                 }
-            elif self._recipe.workers is not None:
-                held = self._recipe.workers.ready(held)
+            elif self._recipe.home.workers is not None:
+                held = self._recipe.home.workers.ready(held)
         return {name: [at_home(value) for value in values] for name, values in held.items()}
 
     def took_back(self) -> None:

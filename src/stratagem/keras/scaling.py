@@ -26,7 +26,7 @@ def unscaled(trainable: KerasTrainable, optimizer: Any) -> tuple[Trainable, Any]
     return _Unscaled(trainable, optimizer), optimizer.inner_optimizer
 
 
-class _Unscaled:
+class _Unscaled(Trainable):
     """A trainable that scales its loss, and its gradients back.
 
     Its state ends with the variables that a `LossScaleOptimizer` has beside those of the optimizer in it; the last
@@ -40,22 +40,16 @@ class _Unscaled:
         self._count = len(optimizer.variables) - len(self._inner)
         self.reads_optimizer = False
         self.names = trainable.names
-
-    @property
-    def kinds(self) -> list[Kind]:
-        """See `Trainable`."""
         own: list[Kind] = ["own"] * self._count
-        return [*self._trainable.kinds, *own]
+        self.kinds = [*trainable.kinds, *own]
 
     def init(self) -> tuple[Arrays, Arrays]:
-        """See `Trainable`."""
         params, state = self._trainable.init()
         return params, [*state, *(variable.value for variable in self._optimizer.variables[: self._count])]
 
     def loss_and_grad(
         self, params: Arrays, state: Arrays, batch: Any, rng: jax.Array
     ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
-        """See `Trainable`."""
         *others, counter, scale = state[-self._count :]
         seen = [*state, *(jnp.zeros(variable.shape, variable.dtype) for variable in self._inner)]
         (loss, after, metrics), grads = self._trainable.loss_and_grad(params, seen, batch, rng)
@@ -67,15 +61,12 @@ class _Unscaled:
         return (loss, [*after, *others, counter_after, scale_after], metrics), grads
 
     def report(self, state: Arrays) -> Metrics:
-        """See `Trainable`."""
         return self._trainable.report(state[: -self._count])
 
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
-        """See `Trainable`."""
         return self._trainable.evaluate(params, state[: -self._count], batch)
 
     def predict(self, params: Arrays, state: Arrays, batch: Any) -> Any:
-        """See `Trainable`."""
         return self._trainable.predict(params, state[: -self._count], batch)
 
     def commit(self, params: Arrays, state: Arrays) -> None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.engines.row_trainable import RowsOfTrainable
+from stratagem.engines.table_trainables import TrainableWithTables
 from stratagem.errors import StratagemError, StrategyError
 from stratagem.keras.control import Control, Controlled
 from stratagem.keras.model_tables import ModelTables
@@ -67,7 +67,7 @@ class ResidenceOnServers:
         self._rows = None if tables is None else tables.for_training()
         trained: Trainable = self._controlled
         if self._rows is not None:
-            trained = RowsOfTrainable(self._controlled, self._rows.stacks, [])
+            trained = TrainableWithTables(self._controlled, self._rows.stacks, [])
         self._step = strategy.engine.build(trained)
 
     @property
@@ -99,8 +99,8 @@ class ResidenceOnServers:
     def _draw_as_noted(self) -> None:
         """Draw what the chief draws in the first `fit`, also in a worker that was started again since."""
         if self._strategy.is_chief and int(self._trained.step) == 0:
-            self._served.note(_BEGUN, packed())
-        elif (note := self._served.noted(_BEGUN)) is not None:
+            self._served.post_notice(_BEGUN, packed())
+        elif (note := self._served.wait_for_notice(_BEGUN)) is not None:
             restore(note)
         else:
             seed(self._control.order_of(self._fits))  # the servers come from a snapshot, which has no notes
@@ -324,7 +324,7 @@ class ResidenceOnServers:
 
     @property
     def _served(self) -> Any:
-        return self._trained.recipe.served
+        return self._trained.recipe.home.servers
 
     @property
     def _control(self) -> Control:

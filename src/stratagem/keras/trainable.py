@@ -18,14 +18,14 @@ from stratagem.errors import StrategyError
 from stratagem.keras.embedding import embeddings_of
 from stratagem.keras.host_layers import HostBatch, host_layers_of
 from stratagem.keras.probes import Probes
-from stratagem.waist import Arrays, Kind, Metrics
+from stratagem.waist import Arrays, Kind, Metrics, Trainable
 from stratagem.waist.interfaces import natural_kind
 
 _APART = 0x9E3779B9
 """How far apart the seeds of two workers are."""
 
 
-class KerasTrainable:
+class KerasTrainable(Trainable):
     """A built and compiled model.
 
     Its non-trained state is that of its layers, then that of its metrics: sums, which are added up between workers.
@@ -66,7 +66,6 @@ class KerasTrainable:
     def loss_and_grad(
         self, params: Arrays, state: Arrays, batch: Any, rng: jax.Array
     ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
-        """See `Trainable`."""
         others, metrics, optimizer = self._split(state)
         if not self.reads_optimizer:
             # Not to be had: what a step computes from them would be wrong, and none of Keras's own does.
@@ -112,11 +111,9 @@ class KerasTrainable:
         return flattened(logs), [*others, *metrics]
 
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
-        """See `Trainable`."""
         return self.test(params, state, batch)[0]
 
     def predict(self, params: Arrays, state: Arrays, batch: Any) -> Any:
-        """See `Trainable`."""
         return self.guess(params, state, batch)[0]
 
     def guess(self, params: Arrays, state: Arrays, batch: Any) -> tuple[Any, Arrays]:

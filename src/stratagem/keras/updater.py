@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from stratagem.waist import Arrays
+from stratagem.waist import Arrays, Updater
 
 
-class KerasUpdater:
+class KerasUpdater(Updater):
     """An optimizer that has been built for a model's variables.
 
     Args:
@@ -20,7 +20,6 @@ class KerasUpdater:
         return [variable.value for variable in self._optimizer.variables]
 
     def update(self, params: Arrays, opt_state: Arrays, grads: Arrays) -> tuple[Arrays, Arrays]:
-        """See `Updater`."""
         optimizer = self._optimizer
         # By way of the class: while a model's own train_step is traced, the instance has another.
         new, state = type(optimizer).stateless_apply(optimizer, opt_state, grads, params)

@@ -1,45 +1,38 @@
-"""`Strategy`: what all strategies offer, over an engine (where variables live) and workers (who trains)."""
+"""`Strategy`: what all strategies offer. Each consists of an engine (where variables live) and workers (who trains)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Literal, Self, TypeVar
-
-import jax
-import jax.numpy as jnp
-import numpy as np
 
 from stratagem.cluster import ClusterConfig, ClusterSpec
 from stratagem.devices import list_devices
-from stratagem.engines.agreement import agreed
-from stratagem.engines.batches import Batches
-from stratagem.engines.engine import Engine, KeepsTables, Step
-from stratagem.engines.feeds import Feed, InStepFeed
-from stratagem.engines.own_task import ClusterLike, own_config
-from stratagem.engines.row_steps import row_step
-from stratagem.engines.row_trainable import RowTrainable
+from stratagem.engines import per_replica
+from stratagem.engines.cluster_tasks import NO_JOBS, ClusterLike, check_jobs, own_config
+from stratagem.engines.common_start import with_common_start
+from stratagem.engines.engine import Engine, Step
+from stratagem.engines.feeds import Batches, Feed, InStepFeed
+from stratagem.engines.fronts import fronts_in_use
+from stratagem.engines.local_tables import table_step
+from stratagem.engines.table_trainables import TableLossFunction
+from stratagem.engines.tensorflow_names import RefusesTensorFlowNames
 from stratagem.engines.workers import Workers
 from stratagem.environment import choose_jax_for_keras
 from stratagem.errors import ClusterError, DataError, StrategyError
-from stratagem.strategies.fronts import fronts_in_use
 from stratagem.strategies.input_context import InputContext
-from stratagem.strategies.jobs_in_use import ALONE, check_jobs
-from stratagem.strategies.per_replica import PerReplica
-from stratagem.strategies.tensorflow_names import RefusesTensorFlowNames
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.table import Table
 from stratagem.tables.view import TableView, table_view
 from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
-from stratagem.waist.next_step import about_to_train
 from stratagem.waist.optimizers import is_optax
-from stratagem.waist.returned import told
+from stratagem.waist.state import about_to_train
+from stratagem.waist.user_functions import describe
 
 M = TypeVar("M")
 
 
 class Strategy(RefusesTensorFlowNames):
-    """Trains one model on whatever the engine and the workers are made of.
+    """Trains a model on one device, on several, or in several processes.
 
     Example:
         >>> strategy = MirroredStrategy()
@@ -50,10 +43,10 @@ class Strategy(RefusesTensorFlowNames):
         >>> strategy.fetch(state).params
     """
 
-    jobs: ClassVar[frozenset[str]] = ALONE
-    """The jobs of a cluster whose tasks it trains one model with."""
+    jobs: ClassVar[frozenset[str]] = NO_JOBS
+    """The jobs of a cluster whose tasks train one model together."""
     tables_above: int | None = None
-    """Embeddings of Keras's that have more bytes are tables; `None`: only those that are made as such."""
+    """Keras embeddings of more bytes are tables; `None`: only those that are made as such."""
 
     def __init__(
         self,
@@ -71,18 +64,20 @@ class Strategy(RefusesTensorFlowNames):
 
     @classmethod
     def _own_task(cls, cluster: ClusterLike | None = None) -> ClusterConfig | None:
-        """The task of this process, if there is a cluster, which has been checked to fit this strategy."""
+        """Return the task of this process, if there is a cluster, after checking that the cluster fits this strategy."""
         try:
             config = own_config(cluster)
         except ClusterError:
             if cls.jobs:
                 raise
-            return None  # what trains alone can do so in any cluster, also in one that is told of wrongly
+            return (
+                None  # a strategy of one process works in any cluster, even in one that is described wrongly
+            )
         if config is not None:
             check_jobs(cls.__name__, cls.jobs, config)
         return config
 
-    # Who.
+    # Workers and devices.
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -108,10 +103,10 @@ class Strategy(RefusesTensorFlowNames):
             yield self
 
     def adopt(self, model: M) -> M:
-        """Have a model that was made elsewhere train under this strategy, as one made in its scope does.
+        """Have a model that was made elsewhere train under this strategy, like one made in its scope.
 
         Raises:
-            StrategyError: It is no model of a library that Stratagem knows.
+            StrategyError: The model is not of a library that Stratagem supports.
         """
         if not any(front.adopt(self, model) for front in fronts_in_use()):
             raise StrategyError(
@@ -121,11 +116,11 @@ class Strategy(RefusesTensorFlowNames):
         return model
 
     def status(self) -> dict[str, Any]:
-        """What the parameter servers tell of themselves and of the workers, by task; nothing where there are none."""
+        """Return what the parameter servers report of themselves and of the workers, by task; empty without servers."""
         return {}
 
     def placement(self, state: TrainState) -> dict[str, str]:
-        """The devices of this process that hold each parameter of a state, by its name."""
+        """Return the devices of this process that hold each parameter of a state, by the parameter's name."""
         known = {each.device: each.name for each in list_devices()}
         return {
             name: ", ".join(
@@ -153,22 +148,23 @@ class Strategy(RefusesTensorFlowNames):
         return self._feed
 
     def new_tables(self, tables: Sequence[Table], optimizer: Any) -> RowSource:
-        """The rows of tables that are to be trained with a state that is laid out next.
+        """Create the rows of tables that are trained with the state that is laid out next.
 
         Args:
             tables: The tables.
-            optimizer: That of tables that bring none.
+            optimizer: The optimizer of tables that bring none.
 
         Raises:
             StrategyError: This strategy cannot train tables.
         """
-        if not isinstance(self._engine, KeepsTables):
+        rows = self._engine.tables(tables, optimizer)
+        if rows is None:
             raise StrategyError(
                 f"{type(self).__name__} cannot train tables row by row as it is used here: train them under "
                 "ParameterServerStrategy with replication='between-graph', or in one process under OneDeviceStrategy, "
                 "MirroredStrategy or CentralStorageStrategy"
             )
-        return self._engine.tables(tables, optimizer)
+        return rows
 
     # Training.
 
@@ -181,28 +177,28 @@ class Strategy(RefusesTensorFlowNames):
         seed: int = 0,
         tables: Sequence[Table] = (),
     ) -> TrainState:
-        """The state of an untrained model, laid out as this strategy wants it.
+        """Create the state of an untrained model, laid out as this strategy needs it.
 
         Args:
-            params: The parameters: any pytree of arrays. They are copied; of several workers, all begin with those of
-                worker 0. Or a model as a `Trainable`, such as `sg.flax.Trainable`.
+            params: The parameters: any pytree of arrays. They are copied; all workers begin with those of worker 0. Or a
+                model as a `Trainable`, such as `sg.flax.Trainable`.
             optimizer: Any optax optimizer, or one of the model's own library: an `nnx.Optimizer`, for example.
             ema_decay: Keep moving averages of the parameters with this decay.
-            seed: What the `rng` of loss functions is drawn from, together with the step.
+            seed: The seed of the `rng` of loss functions, which is drawn from it and the step.
             tables: Embeddings that are trained row by row: loss functions are `loss_fn(params, batch, rows)` then, and
                 look them up by `rows[name](ids)`.
 
         Raises:
-            StrategyError: The optimizer is none, or one of a library that the parameters are not of; or this strategy
-                cannot train tables.
+            StrategyError: The optimizer is not one, or not of the parameters' library; or this strategy cannot train
+                tables.
         """
         if isinstance(params, Trainable):
             if tables:
                 raise StrategyError(
-                    f"init was given tables and {told(params)}: give parameters as a pytree, and a loss function "
+                    f"init was given tables and {describe(params)}: give parameters as a pytree, and a loss function "
                     "loss_fn(params, batch, rows) to train_step"
                 )
-            return self._laid_out(state_of(params, optimizer, ema_decay, seed))
+            return self._lay_out(state_of(params, optimizer, ema_decay, seed))
         if not is_optax(optimizer) or isinstance(optimizer, Updater):
             raise StrategyError(
                 f"parameters by themselves want an optax optimizer, not {optimizer!r:.80}; give one, such as "
@@ -212,14 +208,16 @@ class Strategy(RefusesTensorFlowNames):
         if tables:
             rows = self.new_tables(tables, optimizer)
             state = replace(state, recipe=replace(state.recipe, tables=rows))
-        return self._laid_out(state)
+        return self._lay_out(state)
 
-    def _laid_out(self, state: TrainState) -> TrainState:
+    def _lay_out(self, state: TrainState) -> TrainState:
         # Parameter servers have the chief's values anyway.
-        return self._engine.lay_out(state if self._engine.is_elsewhere else agreed(state, self._workers))
+        return self._engine.lay_out(
+            state if self._engine.is_elsewhere else with_common_start(state, self._workers)
+        )
 
     def train_step(self, loss_fn: Callable[..., Any] | Trainable) -> Step:
-        """The function that trains a state on a batch.
+        """Build the function that trains a state on a batch.
 
         Args:
             loss_fn: `loss_fn(params, batch)`, or with a further argument `rng`; returns the mean loss over the
@@ -227,8 +225,8 @@ class Strategy(RefusesTensorFlowNames):
                 brings its own.
 
         Returns:
-            `step(state, batch) -> (state, metrics)`. It takes over the memory of the state that it is given: go
-            on with the one that it returns. `metrics["loss"]` is the mean over the global batch.
+            `step(state, batch) -> (state, metrics)`. It takes over the memory of the state that it is given: continue
+            with the one that it returns. `metrics["loss"]` is the mean over the global batch.
 
         Raises:
             StrategyError: `loss_fn` is neither; or, when a step is first made, it returns something else, or is a
@@ -247,7 +245,7 @@ class Strategy(RefusesTensorFlowNames):
             tree, rows = state.recipe.params_tree, state.recipe.tables
             if rows is not None:
                 if (tree, rows) not in built:
-                    built[tree, rows] = self._row_step(state, loss_fn, rows)
+                    built[tree, rows] = self._table_step(state, loss_fn, rows)
                 return replicas.settle(built[tree, rows](state, batch))
             if tree not in built:
                 built[tree] = self._engine.build(_trainable(state, loss_fn))
@@ -256,18 +254,22 @@ class Strategy(RefusesTensorFlowNames):
 
         return step
 
-    def _row_step(self, state: TrainState, loss_fn: Callable[..., Any] | Trainable, rows: RowSource) -> Step:
+    def _table_step(
+        self, state: TrainState, loss_fn: Callable[..., Any] | Trainable, rows: RowSource
+    ) -> Step:
         if isinstance(loss_fn, Trainable):
             raise StrategyError(
-                f"train_step was given {told(loss_fn)}, and init tables: give a function loss_fn(params, batch, rows)"
+                f"train_step was given {describe(loss_fn)}, and init tables: give a function loss_fn(params, batch, rows)"
             )
-        trainable = RowTrainable(state.recipe.params_tree, loss_fn, rows.stacks)
+        trainable = TableLossFunction(state.recipe.params_tree, loss_fn, rows.stacks)
         return (
-            self._engine.build(trainable) if self._engine.is_elsewhere else row_step(self._engine, trainable)
+            self._engine.build(trainable)
+            if self._engine.is_elsewhere
+            else table_step(self._engine, trainable)
         )
 
     def table(self, state: TrainState, name: str) -> TableView:
-        """A table that is trained with a state: its rows can be looked up, iterated over and exported.
+        """Return a table that is trained with a state, whose rows can be looked up, iterated over and exported.
 
         Raises:
             StrategyError: `init` was given no such table.
@@ -287,12 +289,11 @@ class Strategy(RefusesTensorFlowNames):
         return table_view(state.recipe.tables, name)
 
     def fetch(self, state: TrainState) -> TrainState:
-        """A copy on the host: `.params`, `.opt_state`, `.ema` and `.step` as NumPy arrays.
+        """Copy a state to the host: `.params`, `.opt_state`, `.ema` and `.step` are NumPy arrays.
 
-        A model that the state was made of as a `Trainable` takes the trained values back.
+        If the state was made from a `Trainable`, its model takes the trained values back.
         """
-        served, trainable = state.recipe.served, state.recipe.trainable
-        fetched: TrainState = _host_copy(state) if served is None else served.fetch(state)
+        fetched, trainable = state.recipe.home.fetch(state), state.recipe.trainable
         if trainable is not None:
             trainable.commit(fetched.flat_params, fetched.flat_state)
             state.recipe.updater.commit(fetched.flat_opt_state)
@@ -308,23 +309,23 @@ class Strategy(RefusesTensorFlowNames):
                 same ones, in the same order.
 
         Raises:
-            DataError: It is no iterable of batches.
+            DataError: `batches` is not an iterable of batches.
         """
         return self._feed.share(_checked_batches("distribute was given", batches))
 
     def distribute_from_function(self, fn: Callable[[InputContext], Iterable[Any]]) -> Batches:
-        """The same, for batches that each worker makes for itself: nothing is shared out.
+        """Put batches that each worker makes for itself on its devices; nothing is shared out.
 
         Args:
-            fn: Makes this worker's batches, knowing its place among the workers.
+            fn: Makes this worker's batches, given its number among the workers.
 
         Raises:
-            StrategyError: It is no function.
-            DataError: What it returns is no iterable of batches.
+            StrategyError: `fn` is not a function.
+            DataError: Its result is not an iterable of batches.
         """
         if not callable(fn):
             raise StrategyError(
-                f"distribute_from_function was given {told(fn)}; give a function fn(context) that returns an iterable of "
+                f"distribute_from_function was given {describe(fn)}; give a function fn(context) that returns an iterable of "
                 "batches, or give batches to distribute"
             )
         context = InputContext(self._workers.count, self._workers.index, self.num_replicas_in_sync)
@@ -334,33 +335,18 @@ class Strategy(RefusesTensorFlowNames):
 
     # By hand.
 
-    def run(self, fn: Callable[..., Any], *args: Any) -> PerReplica:
+    def run(self, fn: Callable[..., Any], *args: Any) -> per_replica.PerReplica:
         """Call a function once for each replica of this process, on its device.
 
         Args:
             fn: The function.
             *args: Arguments; a `PerReplica` or a distributed batch gives each replica its own part.
         """
-        results = []
-        for number, device in enumerate(self._engine.replicas.devices):
-            part = partial(self._part, number)
-            with jax.default_device(device):
-                results.append(fn(*(jax.tree.map(part, arg, is_leaf=_is_per_replica) for arg in args)))
-        return PerReplica(tuple(results))
-
-    def _part(self, number: int, leaf: Any) -> Any:
-        device = self._engine.replicas.devices[number]
-        if isinstance(leaf, PerReplica):
-            return leaf.values[number]
-        if isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1:
-            if not leaf.is_fully_replicated and leaf.sharding != self._engine.replicas.split:
-                return jax.device_put(leaf, device)  # a variable in pieces is whole where it is used
-            return next(shard.data for shard in leaf.addressable_shards if shard.device == device)
-        return leaf
+        return per_replica.run(self._engine.replicas, fn, args)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
-        """The values of this process's replicas."""
-        return value.values if isinstance(value, PerReplica) else (value,)
+        """Return the values of this process's replicas."""
+        return value.values if isinstance(value, per_replica.PerReplica) else (value,)
 
     def reduce(self, how: Literal["sum", "mean"], value: Any, axis: int | None = None) -> Any:
         """Reduce values over all replicas of all workers.
@@ -372,40 +358,17 @@ class Strategy(RefusesTensorFlowNames):
         """
         if how not in ("sum", "mean"):
             raise StrategyError(f"reduce takes 'sum' or 'mean', not {how!r}")
-        columns, tree = self._columns(value)
-        return jax.tree.unflatten(tree, [self._reduce(how, column, axis) for column in columns])
-
-    def _reduce(self, how: str, column: list[np.ndarray[Any, Any]], axis: int | None) -> Any:
-        if axis is None:
-            total = sum(np.sum(part, axis=0) for part in self._workers.gather(np.stack(column)))
-            return jnp.asarray(total / self.num_replicas_in_sync if how == "mean" else total)
-        summed = np.sum([part.sum(axis=axis) for part in column], axis=0)
-        count = np.asarray(sum(part.shape[axis] for part in column))
-        total = sum(self._workers.gather(summed))
-        counted = sum(int(part) for part in self._workers.gather(count))
-        return jnp.asarray(total / counted if how == "mean" else total)
+        count, in_sync = len(self._engine.replicas), self.num_replicas_in_sync
+        return per_replica.reduce(self._workers, count, in_sync, value, axis, is_mean=how == "mean")
 
     def gather(self, value: Any, axis: int) -> Any:
         """Join the values of all replicas of all workers along an axis, in their order."""
-        columns, tree = self._columns(value)
-        joined = [self._workers.gather(np.concatenate(column, axis=axis)) for column in columns]
-        return jax.tree.unflatten(
-            tree, [jnp.asarray(np.concatenate(list(parts), axis=axis)) for parts in joined]
-        )
-
-    def _columns(self, value: Any) -> tuple[list[list[np.ndarray[Any, Any]]], Any]:
-        """For each leaf, its values on this process's replicas."""
-        values = value.values if isinstance(value, PerReplica) else (value,) * len(self._engine.replicas)
-        flattened = [jax.tree.flatten(each) for each in values]
-        return [
-            [np.asarray(leaf) for leaf in column]
-            for column in zip(*(leaves for leaves, _ in flattened), strict=True)
-        ], flattened[0][1]
+        return per_replica.gather(self._workers, len(self._engine.replicas), value, axis)
 
     # Life.
 
     def close(self) -> None:
-        """Say that this process has finished, and let go of the others."""
+        """Finish: tell the other processes, and disconnect from them."""
         self._workers.close()
 
     def __enter__(self) -> Self:
@@ -416,35 +379,25 @@ class Strategy(RefusesTensorFlowNames):
             self.close()
 
 
-def _host_copy(state: TrainState) -> TrainState:
-    workers = state.recipe.workers
-    copy: TrainState = jax.tree.map(np.array, state if workers is None else workers.ready(state))
-    return copy
-
-
-def _is_per_replica(value: Any) -> bool:
-    return isinstance(value, PerReplica)
-
-
 def _trainable(state: TrainState, loss_fn: Callable[..., Any] | Trainable) -> Trainable:
-    """What a step trains a state with."""
+    """Return the trainable with which a step trains a state."""
     if isinstance(loss_fn, Trainable):
         return loss_fn
     if state.recipe.trainable is not None:
         raise StrategyError(
-            f"train_step was given {told(loss_fn)}, and init a Trainable, which brings its own loss function: give both the "
+            f"train_step was given {describe(loss_fn)}, and init a Trainable, which brings its own loss function: give both the "
             "same, strategy.init(trainable, optimizer) and strategy.train_step(trainable)"
         )
     return FunctionTrainable(state.recipe.params_tree, loss_fn)
 
 
 def _checked_batches(got: str, batches: Any) -> Any:
-    """What can be iterated over as batches; it is not begun."""
-    # Python also iterates over what can only be indexed, as many data sets can.
+    """Check that something can be iterated over as batches, without starting to."""
+    # Python also iterates over objects that can only be indexed, as many data sets can.
     is_iterable = isinstance(batches, Iterable) or hasattr(type(batches), "__getitem__")
     if not is_iterable or isinstance(batches, Mapping | str | bytes):
         raise DataError(
-            f"{got} {told(batches)}; give an iterable of batches, such as a list or a generator of pytrees of arrays with "
+            f"{got} {describe(batches)}; give an iterable of batches, such as a list or a generator of pytrees of arrays with "
             "the rows first; one batch alone is [batch]"
         )
     return batches

@@ -6,9 +6,8 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from stratagem.devices import find_device
-from stratagem.engines.engine import CentralEngine
+from stratagem.engines.local_engines import CentralEngine, SpreadEngine
 from stratagem.engines.replicas import Replicas
-from stratagem.engines.spread_engine import SpreadEngine
 from stratagem.engines.workers import Alone
 from stratagem.strategies.base import Strategy
 
@@ -18,9 +17,9 @@ _HOST_MEMORY = "pinned_host"
 class CentralStorageStrategy(Strategy):
     """Synchronous training where parameters and optimizer state do not fit, or are not wanted, on every device.
 
-    On accelerators the variables live in memory of the host that the first of them reads and writes by itself, and
-    it is that one which updates them. CPU devices all have the host's memory: there each variable is cut over them, and
-    each updates its part.
+    On accelerators the variables live in host memory that the first accelerator reads and writes by itself, and which
+    updates them. CPU devices all have the host's memory: there each variable is sharded over them, and each updates its
+    shards.
 
     Args:
         compute_devices: Names of the devices that compute; by default all accelerators, or all CPU devices.
@@ -32,29 +31,29 @@ class CentralStorageStrategy(Strategy):
     ) -> None:
         self._own_task()
         replicas = Replicas.named(compute_devices)
-        if parameter_device is None and len(replicas) > 1 and _have_host_memory(replicas):
+        if parameter_device is None and len(replicas) > 1 and _share_host_memory(replicas):
             super().__init__(SpreadEngine(replicas), Alone())
             return
         if parameter_device is not None:
-            home = SingleDeviceSharding(find_device(parameter_device).device)
+            storage = SingleDeviceSharding(find_device(parameter_device).device)
         elif len(replicas) == 1:
-            home = SingleDeviceSharding(replicas.devices[0])
+            storage = SingleDeviceSharding(replicas.devices[0])
         else:
-            home = host_of(replicas.devices[0])
-        super().__init__(CentralEngine(replicas, home), Alone())
+            storage = host_of(replicas.devices[0])
+        super().__init__(CentralEngine(replicas, storage), Alone())
 
 
-def _have_host_memory(replicas: Replicas) -> bool:
+def _share_host_memory(replicas: Replicas) -> bool:
     return all(device.platform == "cpu" for device in replicas.devices)
 
 
 def host_of(device: jax.Device) -> SingleDeviceSharding:
-    """The host's memory, as a device uses it: directly, if it can, else through JAX's CPU."""
+    """Return the host's memory as a device uses it: directly, if it can, else through JAX's CPU device."""
     if reaches_host(device):
         return SingleDeviceSharding(device, memory_kind=_HOST_MEMORY)
     return SingleDeviceSharding(find_device("/cpu:0").device)
 
 
 def reaches_host(device: jax.Device) -> bool:
-    """Whether a device is an accelerator that reads and writes its host's memory by itself."""
+    """Return whether a device is an accelerator that reads and writes its host's memory by itself."""
     return device.platform != "cpu" and _HOST_MEMORY in [each.kind for each in device.addressable_memories()]

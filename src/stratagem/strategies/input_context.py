@@ -1,4 +1,4 @@
-"""What a function that makes a worker's own batches is told of its place among the workers."""
+"""`InputContext`: which worker a function makes batches for."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from stratagem.errors import StrategyError
 
 @dataclass(frozen=True)
 class InputContext:
-    """Which of how many input pipelines this is.
+    """Describes the worker for which a function makes batches.
 
     Attributes:
-        num_input_pipelines: How many there are: one per worker.
-        input_pipeline_id: Which one this is.
-        num_replicas_in_sync: How many replicas the global batch is spread over.
+        num_input_pipelines: The number of input pipelines: one per worker.
+        input_pipeline_id: The number of this one.
+        num_replicas_in_sync: The number of replicas that the global batch is spread over.
     """
 
     num_input_pipelines: int = 1
@@ -20,10 +20,10 @@ class InputContext:
     num_replicas_in_sync: int = 1
 
     def per_replica_batch_size(self, global_batch_size: int) -> int:
-        """A replica's part of a global batch.
+        """Return the number of rows of a global batch that each replica gets.
 
         Raises:
-            StrategyError: It does not divide.
+            StrategyError: The batch does not divide evenly.
         """
         if global_batch_size % self.num_replicas_in_sync:
             raise StrategyError(

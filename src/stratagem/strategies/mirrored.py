@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stratagem.engines.engine import MirroredEngine
+from stratagem.engines.local_engines import MirroredEngine
 from stratagem.engines.replicas import Replicas
 from stratagem.engines.workers import Alone
 from stratagem.strategies.base import Strategy
@@ -16,7 +16,7 @@ class MirroredStrategy(Strategy):
     Args:
         devices: Names such as `["/gpu:0", "/gpu:1"]`; by default all accelerators, or all CPU devices where
             there are none.
-        shard_state: Whether each device keeps and updates its part of the optimizer's state only, and the parameters are
+        shard_state: Whether each device keeps and updates only its shard of the optimizer's state. The parameters are then
             gathered after each update.
     """
 

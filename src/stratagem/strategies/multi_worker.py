@@ -7,21 +7,19 @@ from typing import Literal, cast, get_args
 from stratagem.cluster import ClusterConfig
 from stratagem.collectives import GroupOptions
 from stratagem.devices import share_host, visible_gpus
-from stratagem.engines.distributed import connect_devices
-from stratagem.engines.engine import Engine, MirroredEngine
-from stratagem.engines.evaluator import evaluator_parts, is_evaluator
+from stratagem.engines.cluster_tasks import WORKER_JOBS, ClusterLike, worker_tasks
+from stratagem.engines.engine import Engine
 from stratagem.engines.group_workers import GroupWorkers
+from stratagem.engines.jax_distributed import connect_devices
+from stratagem.engines.local_engines import MirroredEngine, evaluator_parts, is_evaluator
 from stratagem.engines.mesh_engine import MeshEngine
-from stratagem.engines.multi_worker_engine import MultiWorkerEngine
-from stratagem.engines.own_task import ClusterLike, worker_tasks
+from stratagem.engines.multi_worker_engine import MultiWorkerEngine, ShardedStateEngine
 from stratagem.engines.replicas import Replicas
-from stratagem.engines.sharded_state_engine import ShardedStateEngine
 from stratagem.engines.workers import Alone, Workers
 from stratagem.environment import current
 from stratagem.errors import StrategyError
 from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.jobs_in_use import IN_STEP
 
 Communication = Literal["auto", "ring", "nccl", "shm"]
 _log = logging.getLogger("stratagem")
@@ -32,9 +30,9 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     Each worker computes the gradients of its share of every global batch; their sums make the same update
     everywhere. The cluster comes from `cluster`, TF_CONFIG or the launcher; without one, this process trains
-    alone; on an evaluator task it makes a strategy of this process alone, which evaluates and predicts and does not
-    train. A worker has finished when it calls `close()`, or ends without an uncaught exception; one that ends otherwise
-    is lost, and the others raise `WorkerLost`.
+    alone. On an evaluator task the strategy consists of this process alone, which evaluates and predicts and does not
+    train. A worker has finished when it calls `close()`, or ends without an uncaught exception; a worker that ends
+    otherwise is lost, and the others raise `WorkerLost`.
 
     Args:
         cluster: The cluster, if it is not to be taken from flags or the environment, which then still tell
@@ -43,14 +41,14 @@ class MultiWorkerMirroredStrategy(Strategy):
         communication: `shm`, shared memory, within one host; `ring` or `nccl`, by XLA, for which `jax.distributed` is
             started here; `auto` takes nccl where there are GPUs, shm where all workers are on one host, and ring
             otherwise, and logs which.
-        bytes_per_pack: For shm: send gradients in packs of about so many bytes; 0 for one pack.
+        bytes_per_pack: For shm: the approximate size of the packs in which gradients are sent; 0 for one pack.
         timeout: Seconds without a sign of life after which a worker is lost and the others raise `WorkerLost`;
             30 by default.
-        shard_state: Whether each replica keeps and updates its part of the optimizer's state only, and the parameters are
-            gathered after each update. Then `fetch` and `Checkpointer.save` are for all workers to call.
+        shard_state: Whether each replica keeps and updates only its shard of the optimizer's state. The parameters are then
+            gathered after each update, and all workers have to call `fetch` and `Checkpointer.save`.
     """
 
-    jobs = IN_STEP
+    jobs = WORKER_JOBS
 
     def __init__(
         self,
@@ -81,15 +79,15 @@ class MultiWorkerMirroredStrategy(Strategy):
             _log.info("MultiWorkerMirroredStrategy: no other worker, this process trains alone")
             engine, workers = MirroredEngine(Replicas.named(None), shard_state), Alone()
         else:
-            engine, workers = _together(config, communication, options, shard_state)
+            engine, workers = _parts_of_group(config, communication, options, shard_state)
         super().__init__(engine, workers)
 
 
 def _only_communication(given: str, communication: Communication) -> Communication:
-    """The communication that was given in the place of the cluster.
+    """Return the communication that was given in place of the cluster.
 
     Raises:
-        StrategyError: It is none, or was given twice.
+        StrategyError: It is not a communication, or was given twice.
     """
     for name in get_args(Communication):
         if given == name and communication in ("auto", name):
@@ -100,23 +98,23 @@ def _only_communication(given: str, communication: Communication) -> Communicati
     )
 
 
-def _together(
+def _parts_of_group(
     config: ClusterConfig, communication: Communication, options: GroupOptions, shard_state: bool
 ) -> tuple[Engine, Workers]:
     share_host(config)
     server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
     workers = GroupWorkers(config, server, options)
-    chosen, why = _choose(communication, workers)
-    _log.info("MultiWorkerMirroredStrategy: communication %s, %s", chosen, why)
+    choice, why = _choose(communication, workers)
+    _log.info("MultiWorkerMirroredStrategy: communication %s, %s", choice, why)
     find = partial(Replicas.named, None)
     engine: Engine
-    if chosen == "shm" and not shard_state:
+    if choice == "shm" and not shard_state:
         engine = MultiWorkerEngine(find(), workers)
     else:
         replicas, under_way = connect_devices(workers, options, find)
         engine = (
             ShardedStateEngine(replicas, workers, under_way)
-            if chosen == "shm"
+            if choice == "shm"
             else MeshEngine(replicas, workers, under_way, shard_state)
         )
     server.announce_devices()

@@ -1,6 +1,6 @@
 """`OneDeviceStrategy`: everything on one device, through the same interface."""
 
-from stratagem.engines.engine import MirroredEngine
+from stratagem.engines.local_engines import MirroredEngine
 from stratagem.engines.replicas import Replicas
 from stratagem.engines.workers import Alone
 from stratagem.strategies.base import Strategy

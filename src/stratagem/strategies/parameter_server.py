@@ -6,13 +6,12 @@ from typing import Any, Literal
 from stratagem import environment
 from stratagem.cluster import ClusterConfig, ClusterSpec, how_to_start, resolve_cluster
 from stratagem.devices import share_host
-from stratagem.engines.evaluator import evaluator_parts, is_evaluator
+from stratagem.engines.cluster_tasks import ALL_JOBS, ClusterLike, check_servers, worker_tasks
 from stratagem.engines.in_graph import InGraphEngine, InGraphFeed, InGraphWorkers, in_graph_rule
-from stratagem.engines.own_task import ClusterLike, worker_tasks
+from stratagem.engines.local_engines import evaluator_parts, is_evaluator
 from stratagem.engines.parameter_server_engine import ParameterServerEngine
 from stratagem.engines.replicas import Replicas
-from stratagem.engines.server_workers import ServerWorkers
-from stratagem.engines.turns import ServerFeed
+from stratagem.engines.server_workers import ServerFeed, ServerWorkers
 from stratagem.errors import StratagemError, StrategyError, TaskReplaced, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions
@@ -21,14 +20,13 @@ from stratagem.runtime import Server, Session
 from stratagem.runtime.peers import task_name
 from stratagem.runtime.stderr import report_briefly
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.jobs_in_use import SERVED, check_servers
 from stratagem.waist import TrainState
 
 _log = logging.getLogger("stratagem")
 _START_SECONDS = 600.0
-"""How long a worker waits for servers that have not been started; the log names them all the while."""
+"""How long a worker waits for servers that have not been started; meanwhile the log names them."""
 _STATUS_SECONDS = 5.0
-"""How long a task has to say how it is, before it is left out."""
+"""How long a task may take to report its status."""
 
 
 class ParameterServerStrategy(Strategy):
@@ -36,22 +34,22 @@ class ParameterServerStrategy(Strategy):
 
     The cluster comes from `cluster`, TF_CONFIG, flags or the launcher. In a process that is a `ps` task, the
     constructor serves, and raises `SystemExit(0)` when the job is done, or `WorkerLost` when every worker was lost. On an
-    evaluator it makes a strategy of this process alone, which evaluates and predicts and does not train.
+    evaluator the strategy consists of this process alone, which evaluates and predicts and does not train.
 
     Args:
         cluster: The cluster, if it is not to be taken from flags or the environment, which then still tell
             which task this is.
         update: How pushes become updates: `Async()`, `Sync()` or `BoundedStaleness(steps)`.
-        partitioner: Who holds what: `RoundRobin()` (the default), `GreedyLoadBalancing()`; or `FixedShards`,
-            `MinSizeShards`, `MaxSizeShards`, or a function of shape and dtype, which cut variables by rows.
+        partitioner: Which server holds what: `RoundRobin()` (the default), `GreedyLoadBalancing()`; or `FixedShards`,
+            `MinSizeShards`, `MaxSizeShards`, or a function of shape and dtype, which shard variables by rows.
         devices_per_worker: How many local devices each worker trains with, in step; all by default.
         replication: `between-graph`: every worker runs this script. `in-graph`: one client runs it (`stratagem run
-            --single-client`, or a process that is given `cluster` and is no task of it) and drives all workers, which
-            run no code of the user's; they take `Sync()` or `Async()`. Under `Async` a step does not wait for its batch,
-            and its metrics are numbers that do when they are looked at.
-        snapshot_dir: Where the servers keep cuts of all they hold, from which a lost one comes back. `stratagem
-            run` makes a directory for the run; with neither, there are none.
-        snapshot_secs: Seconds from cut to cut.
+            --single-client`, or a process outside of the cluster that is given `cluster`) and drives all workers, which
+            do not run the user's script; `update` is `Sync()` or `Async()` then. Under `Async` a step does not wait for
+            its batch, and looking at one of its metrics does.
+        snapshot_dir: The directory of the servers' snapshots, from which a lost server comes back. `stratagem run`
+            makes a directory for the run; with neither, there are no snapshots.
+        snapshot_secs: Seconds from one snapshot to the next.
         rejoin_timeout: Seconds for which a lost worker or server may come back.
         tables_above: A `keras.layers.Embedding` of more bytes, made in the strategy's scope, is a table: its rows are
             trained one by one. `None`: none is.
@@ -65,7 +63,7 @@ class ParameterServerStrategy(Strategy):
         >>> strategy.close()
     """
 
-    jobs = SERVED
+    jobs = ALL_JOBS
 
     def __init__(
         self,
@@ -100,7 +98,7 @@ class ParameterServerStrategy(Strategy):
             rule = rule.for_workers(len(workers))
         share_host(config)
         server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
-        # One that was started again had servers before: they come back soon, or the job is over.
+        # A worker that was started again had servers before: they come back soon, or the job is over.
         seconds = _START_SECONDS if environment.generation() == 0 else rejoin_timeout
         platforms = _platforms(server, config, seconds)
         replicas = Replicas.first(devices_per_worker)
@@ -116,10 +114,10 @@ class ParameterServerStrategy(Strategy):
             rejoin_timeout=rejoin_timeout,
         )
         self._servers = options.servers
-        known = ServerWorkers(server, workers, config.is_chief, rule)
-        engine = ParameterServerEngine(replicas, known, options)
+        group = ServerWorkers(server, workers, config.is_chief, rule)
+        engine = ParameterServerEngine(replicas, group, options)
         aggregated = rule.replicas_to_aggregate if isinstance(rule, Sync) else 1
-        super().__init__(engine, known, feed=ServerFeed(replicas, known), workers_in_sync=aggregated)
+        super().__init__(engine, group, feed=ServerFeed(replicas, group), workers_in_sync=aggregated)
 
     def _needed_task(self, cluster: ClusterLike | None) -> ClusterConfig:
         config = self._own_task(cluster)
@@ -137,7 +135,7 @@ class ParameterServerStrategy(Strategy):
         partitioner: Partitioner | None,
         rejoin_timeout: float,
     ) -> None:
-        """Be the one client of all workers, or one of the tasks that only serve it."""
+        """Drive all workers as their one client, or serve that client."""
         own: str | None = None
         if cluster is not None and resolve_cluster() is None:  # a client from outside of the cluster
             spec = ClusterSpec(cluster)
@@ -153,38 +151,38 @@ class ParameterServerStrategy(Strategy):
         client = InGraphWorkers(spec, own, rejoin_timeout)
         engine = InGraphEngine(client, rule, partitioner, rejoin_timeout)
         is_sync = isinstance(rule, Sync)
-        in_sync = len(client.crew.tasks) if is_sync else 1
+        in_sync = len(client.pool.tasks) if is_sync else 1
         super().__init__(engine, client, feed=InGraphFeed(takes_turns=not is_sync), workers_in_sync=in_sync)
 
     def status(self) -> dict[str, Any]:
-        """See `Strategy`: for each server its variables, global step, staleness, and how much each worker has pushed.
+        """Return, for each server, its variables, global step, staleness, and how much each worker has pushed.
 
-        One that does not answer has an `error` instead.
+        A server that does not answer has an `error` instead.
         """
         if isinstance(self._workers, InGraphWorkers):
-            return self._workers.crew.session.status()
+            return self._workers.pool.session.status()
         if not isinstance(self._workers, ServerWorkers):
             return {}
-        peers, found = self._workers.server.peers, {}
+        peers, statuses = self._workers.server.peers, {}
         for task in self._servers:
             try:
-                found[task] = peers[task].call("status", timeout=_STATUS_SECONDS, wait=False).fields
+                statuses[task] = peers[task].call("status", timeout=_STATUS_SECONDS, wait=False).fields
             except StratagemError as error:
-                found[task] = {"error": str(error)}
-        return found
+                statuses[task] = {"error": str(error)}
+        return statuses
 
     def placement(self, state: TrainState) -> dict[str, str]:
-        """See `Strategy`; of a variable that is cut into shards, each has a line."""
+        """Return the device of each variable, or of each of its shards, by name."""
         return {
             variable["name"]: variable["device"]
-            for told in self.status().values()
-            for model in told.get("parameters", {}).values()
+            for status in self.status().values()
+            for model in status.get("parameters", {}).values()
             for variable in model["variables"]
         }
 
     @property
     def session(self) -> Session:
-        """The connection by which a single client drives the workers.
+        """The session with which a single client drives the workers.
 
         Raises:
             StrategyError: There is no single client.
@@ -193,7 +191,7 @@ class ParameterServerStrategy(Strategy):
             raise StrategyError(
                 "only with replication='in-graph' does one client drive the workers; here each runs this script"
             )
-        return self._workers.crew.session
+        return self._workers.pool.session
 
 
 def _check(
@@ -224,7 +222,7 @@ def _check_tables_above(tables_above: object, replication: str) -> None:
 
 
 def _serve(config: ClusterConfig) -> None:
-    """Be a server until the job is done."""
+    """Serve until the job is done."""
     share_host(config)
     with Server(config.cluster, config.job_name, config.task_index) as server:
         server.join()
@@ -232,13 +230,13 @@ def _serve(config: ClusterConfig) -> None:
 
 
 def _platforms(server: Server, config: ClusterConfig, seconds: float) -> tuple[str, ...]:
-    """What each server's programs are exported for, once it is up."""
-    found = []
+    """Return the platform that each server's programs are exported for, once it is up."""
+    platforms = []
     for index in config.cluster.task_indices("ps"):
         peer = server.peers[task_name("ps", index)]
         try:
             peer.call("ping", timeout=seconds)
         except TaskUnreachable as error:
             raise TaskUnreachable(f"{error} Or the job is over, and its servers have ended") from None
-        found.append(str(peer.info["platform"]))
-    return tuple(found)
+        platforms.append(str(peer.info["platform"]))
+    return tuple(platforms)

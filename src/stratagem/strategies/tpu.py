@@ -10,19 +10,18 @@ from stratagem.cluster.sources.base_port import BASE_PORT
 from stratagem.cluster.sources.integers import read_variable
 from stratagem.collectives import GroupOptions
 from stratagem.devices import guard_collectives, list_devices
-from stratagem.engines.distributed import connect_devices
-from stratagem.engines.engine import Engine, MirroredEngine
-from stratagem.engines.evaluator import evaluator_parts, is_evaluator
+from stratagem.engines.cluster_tasks import WORKER_JOBS, worker_tasks
+from stratagem.engines.engine import Engine
 from stratagem.engines.group_workers import GroupWorkers
+from stratagem.engines.jax_distributed import connect_devices
+from stratagem.engines.local_engines import MirroredEngine, evaluator_parts, is_evaluator
 from stratagem.engines.mesh_engine import MeshEngine
-from stratagem.engines.own_task import worker_tasks
 from stratagem.engines.replicas import Replicas
 from stratagem.engines.workers import Alone, Workers
 from stratagem.environment import current
 from stratagem.errors import ClusterError, DeviceNotFoundError
 from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
-from stratagem.strategies.jobs_in_use import IN_STEP
 
 _HOSTS, _INDEX, _SLICES = "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "MEGASCALE_NUM_SLICES"
 _log = logging.getLogger("stratagem")
@@ -36,14 +35,14 @@ class TPUStrategy(Strategy):
     TF_CONFIG, …) or, without one, those of TPU_WORKER_HOSTNAMES, where Google's machines name the hosts of a slice.
 
     Where there is no TPU, virtual CPU devices (`sg.configure(virtual_devices=8)`, `stratagem run --devices-per-worker 8`)
-    stand in for its cores, to try a script out; a warning says so. There was no TPU to run it on: it has been run on such
-    devices only, in one process and in two.
+    stand in for its cores, to try a script out; a warning says so. It has not been run on a TPU yet, only on such devices,
+    in one process and in two.
 
     Args:
         topology: Kept for TensorFlow's users: JAX finds the topology by itself.
     """
 
-    jobs = IN_STEP
+    jobs = WORKER_JOBS
 
     def __init__(self, topology: object | None = None) -> None:
         super().__init__(*_parts(self._own_task()))
@@ -66,10 +65,10 @@ def _parts(config: ClusterConfig | None) -> tuple[Engine, Workers]:
 
 
 def tpu_hosts(environ: Mapping[str, str]) -> ClusterConfig | None:
-    """The hosts of a TPU slice, as the environment names them; `None` if it names no other.
+    """Return the hosts of a TPU slice, as the environment names them; `None` if it names no other host.
 
     Raises:
-        ClusterError: It does not name all hosts, or not which this is.
+        ClusterError: The environment does not name all hosts, or does not say which one this is.
     """
     hosts = [host.strip() for host in environ.get(_HOSTS, "").split(",") if host.strip()]
     slices = read_variable(environ, _SLICES, least=1) if environ.get(_SLICES) else 1
@@ -90,13 +89,13 @@ def tpu_hosts(environ: Mapping[str, str]) -> ClusterConfig | None:
 
 
 def _replicas() -> Replicas:
-    """All TPU devices of this process; or, where there is none, the virtual ones that it was given."""
+    """Return all TPU devices of this process or, where there is none, its virtual CPU devices."""
     guard_collectives()
     try:
         return Replicas(jax.local_devices(backend="tpu"))
     except RuntimeError as error:
-        found = list_devices()
-        virtual = [each.device for each in found if each.spec.device_type == "CPU"]
+        devices = list_devices()
+        virtual = [each.device for each in devices if each.spec.device_type == "CPU"]
         if len(virtual) > 1:
             _log.warning(
                 "TPUStrategy: there is no TPU here; %d virtual CPU devices stand in for its cores",
@@ -104,7 +103,7 @@ def _replicas() -> Replicas:
             )
             return Replicas(virtual)
         raise DeviceNotFoundError(
-            f"there is no TPU here; JAX finds {', '.join(each.name for each in found)}. On a TPU machine install JAX with "
+            f"there is no TPU here; JAX finds {', '.join(each.name for each in devices)}. On a TPU machine install JAX with "
             "its TPU support (`pip install 'jax[tpu]'`); to try a script out elsewhere, call "
             "sg.configure(virtual_devices=8) first; to train elsewhere, use MirroredStrategy, which takes whatever "
             "devices there are"

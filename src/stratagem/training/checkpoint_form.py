@@ -17,7 +17,7 @@ from stratagem.errors import KeepError
 from stratagem.keep import StoredArray
 from stratagem.runtime.host_memory import host_view
 from stratagem.waist import TrainState
-from stratagem.waist.functions import leaf_names
+from stratagem.waist.loss_functions import leaf_names
 
 _SHOWN = 5
 
@@ -36,7 +36,7 @@ def named(state: TrainState) -> dict[str, Any]:
 
 def form_of(state: TrainState) -> dict[str, StoredArray]:
     """What a checkpoint of such a state holds."""
-    whole = state if state.recipe.served is None else state.recipe.served.form
+    whole = state if state.recipe.home.servers is None else state.recipe.home.servers.form
     return {name: _stored(leaf) for name, leaf in named(whole).items()} | form_of_tables(state)
 
 

@@ -16,9 +16,9 @@ from stratagem.training.checkpoint_form import form_of, form_of_tables, host_cop
 from stratagem.training.preemption import Preempted, preemption
 from stratagem.training.restoring import restored
 from stratagem.waist import TrainState
-from stratagem.waist.next_step import at_next_step
-from stratagem.waist.returned import told
-from stratagem.waist.state import Parting, TogetherToTheEnd
+from stratagem.waist.home import PreemptionNotice
+from stratagem.waist.state import at_next_step
+from stratagem.waist.user_functions import describe
 
 _log = logging.getLogger("stratagem")
 
@@ -61,7 +61,7 @@ class Checkpointer:
         self._pending: Future[None] | None = None
         self._forget_exit: Callable[[], None] = _nothing
         self._may_stop = True
-        self._parting: Parting | None = None
+        self._notice: PreemptionNotice | None = None
         self.data: Any = None
         self._is_in_use = False
         at_next_step(self._see_training)
@@ -116,11 +116,11 @@ class Checkpointer:
         self.wait()
         _check_state("save was given", state)
         self._meet(state)
-        if state.recipe.workers is not None:
-            state = state.recipe.workers.ready(state)  # of which each worker may have a part
+        if state.recipe.home.workers is not None:
+            state = state.recipe.home.workers.ready(state)  # of which each worker may have a part
         if not is_chief(state):
             return
-        if state.recipe.served is None:
+        if state.recipe.home.servers is None:
             step = int(state.step)
             if self._files.is_wanted(step, form_of(state)):
                 tables = state.recipe.tables
@@ -131,7 +131,7 @@ class Checkpointer:
             self._save_served(state, data)
 
     def _save_served(self, state: TrainState, data: Any) -> None:
-        served, form = state.recipe.served, form_of(state)
+        served, form = state.recipe.home.servers, form_of(state)
         if served is None:
             return
         is_wanted = False
@@ -143,10 +143,10 @@ class Checkpointer:
                 self._files.make(step)
             return is_wanted
 
-        step, others = served.keep(str(self._files.cuts.root), make)
+        step, others = served.save(str(self._files.cuts.root), make)
         if not is_wanted:
             return
-        served.when_closing(self._settle)
+        served.before_closing(self._settle)
         if others is not None:
             own = {
                 f"state/{number}": each
@@ -260,7 +260,7 @@ class Checkpointer:
             raise KeepError(
                 "this state has no moving averages: export without ema, or init with an ema_decay"
             )
-        served = state.recipe.served
+        served = state.recipe.home.servers
         whole = state if served is None else served.fetch(state)
         values = whole.flat_ema if ema and whole.flat_ema is not None else whole.flat_params
         write_file(path, host_copies(dict(zip(serving_names(whole), values, strict=True))))
@@ -283,12 +283,12 @@ class Checkpointer:
             ...             checkpoints.save(state)
             ...             break
         """
-        return preemption(lambda: self._may_stop, self.close, lambda: self._parting)
+        return preemption(lambda: self._may_stop, self.close, lambda: self._notice)
 
     def _meet(self, state: TrainState) -> None:
         """Take note of who trains a state."""
         self._is_in_use = True
-        self._may_stop, self._parting = may_stop(state), parting(state)
+        self._may_stop, self._notice = may_stop(state), state.recipe.home.preemption_notice()
 
     def close(self) -> None:
         """Finish what is being written. Also done when the process ends.
@@ -318,31 +318,19 @@ def _check_state(got: str, state: object) -> None:
     """Refuses what is no state."""
     if not isinstance(state, TrainState):
         raise StrategyError(
-            f"{got} {told(state)}; give the state that strategy.init and the steps return, or of a training by hand "
+            f"{got} {describe(state)}; give the state that strategy.init and the steps return, or of a training by hand "
             "sg.TrainState.of(params, optimizer, opt_state, step)"
         )
 
 
 def is_chief(state: TrainState) -> bool:
     """Whether this process writes what only one should write of a state."""
-    recipe = state.recipe
-    if recipe.served is not None:
-        return recipe.served.is_chief
-    return recipe.workers is None or recipe.workers.is_chief
+    return state.recipe.home.is_chief
 
 
 def may_stop(state: TrainState) -> bool:
     """Whether a process may stop training by itself: nobody who has to save waits for its next step then."""
-    served = state.recipe.served
-    return is_chief(state) or (served is not None and not served.in_step)
-
-
-def parting(state: TrainState) -> Parting | None:
-    """How a process that is asked to end lets those know who train in step with it; `None`: there are none."""
-    served, workers = state.recipe.served, state.recipe.workers
-    if served is not None:
-        return served.parting()
-    return workers.parting() if isinstance(workers, TogetherToTheEnd) else None
+    return is_chief(state) or not state.recipe.home.in_step
 
 
 def _nothing() -> None:

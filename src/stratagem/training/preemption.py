@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from stratagem.errors import StrategyError, WorkerLost
-from stratagem.waist.state import Parting
+from stratagem.waist.home import PreemptionNotice
 
 EXIT_CODE = 128 + signal.SIGTERM
 """What the shell shows for a process that was ended by SIGTERM: whoever started it knows that it was not done."""
@@ -27,12 +27,12 @@ class Preempted:
 
     Args:
         decides: Whether this process may stop by itself.
-        parting: How to let the others know, if there are any that have to.
+        notice: How to let the others know, if there are any that have to.
     """
 
-    def __init__(self, decides: Callable[[], bool], parting: Callable[[], Parting | None]) -> None:
+    def __init__(self, decides: Callable[[], bool], notice: Callable[[], PreemptionNotice | None]) -> None:
         self._decides = decides
-        self._parting = parting
+        self._notice = notice
         self._has_signal = False
         self._has_told = False
         self._is_alone = False
@@ -46,8 +46,8 @@ class Preempted:
     @property
     def was_asked(self) -> bool:
         """Whether this process was asked to end: by a signal, or by one that trains in step with it and was."""
-        parting = self._parting()
-        return self._has_signal or (parting is not None and parting.is_asked)
+        notice = self._notice()
+        return self._has_signal or (notice is not None and notice.has_come)
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """The signal has come, or `_look_around` interrupts what this process waits for."""
@@ -58,17 +58,17 @@ class Preempted:
 
     def tell(self) -> None:
         """Let the others know, once, if the signal has come to this process."""
-        parting = self._parting()
-        if self._has_signal and not self._has_told and parting is not None:
+        notice = self._notice()
+        if self._has_signal and not self._has_told and notice is not None:
             self._has_told = True
-            parting.tell()
+            notice.send()
 
     def _look_around(self) -> None:
         """Do what takes calls to others, beside a main thread that trains, or waits for somebody."""
         while not self._over.wait(_PAUSE):
             self.tell()
-            parting = self._parting()
-            if self._has_signal and parting is not None and not self._decides() and parting.is_alone():
+            notice = self._notice()
+            if self._has_signal and notice is not None and not self._decides() and notice.has_chief_left():
                 self._is_alone = True
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
                 return
@@ -88,7 +88,7 @@ class Preempted:
 def preemption(
     decides: Callable[[], bool],
     finish: Callable[[], object],
-    parting: Callable[[], Parting | None] = lambda: None,
+    notice: Callable[[], PreemptionNotice | None] = lambda: None,
 ) -> Iterator[Preempted]:
     """A block in which SIGTERM is noted rather than obeyed; if it has come, the process ends with the block.
 
@@ -97,7 +97,7 @@ def preemption(
     Args:
         decides: Whether this process may stop by itself.
         finish: Called before the process ends: finishes what is being written.
-        parting: How to let those know who train in step with this process; `None`: there are none.
+        notice: How to let those know who train in step with this process; `None`: there are none.
 
     Raises:
         StrategyError: This is not the main thread, where alone signals are heard.
@@ -105,7 +105,7 @@ def preemption(
     """
     if threading.current_thread() is not threading.main_thread():
         raise StrategyError("signals are heard in the main thread only: use preemption there")
-    preempted = Preempted(decides, parting)
+    preempted = Preempted(decides, notice)
     before = signal.signal(signal.SIGTERM, preempted.ask)
     preempted.begin()
     is_lost = False

@@ -15,7 +15,7 @@ from stratagem.tables.table_files import NewRows
 from stratagem.training.checkpoint_files import Saved
 from stratagem.training.checkpoint_form import filled, form_of
 from stratagem.waist import TrainState
-from stratagem.waist.state import Elsewhere, Together
+from stratagem.waist.home import ServerHome, WorkerHome
 
 _log = logging.getLogger("stratagem")
 _NOTE = "restored a checkpoint"
@@ -32,10 +32,10 @@ def restored(like: TrainState, read: Read, goes_back: bool) -> Restored | None:
         read: Reads the checkpoint; called by the chief only.
         goes_back: Whether servers are to have it even if they are ahead of it.
     """
-    if like.recipe.served is not None:
-        return _from_servers(like, like.recipe.served, read, goes_back)
-    if like.recipe.workers is not None:
-        return _among_workers(like, like.recipe.workers, read)
+    if like.recipe.home.servers is not None:
+        return _from_servers(like, like.recipe.home.servers, read, goes_back)
+    if like.recipe.home.workers is not None:
+        return _among_workers(like, like.recipe.home.workers, read)
     saved = read()
     if saved is None:
         return None
@@ -47,7 +47,7 @@ def restored(like: TrainState, read: Read, goes_back: bool) -> Restored | None:
 # Where all have all of it.
 
 
-def _among_workers(like: TrainState, workers: Together, read: Read) -> Restored | None:
+def _among_workers(like: TrainState, workers: WorkerHome, read: Read) -> Restored | None:
     saved, error = _tried(read) if workers.is_chief else (None, None)
     told = workers.gather(np.frombuffer(_header(saved, error), np.uint8))[0]
     if error is not None:
@@ -75,9 +75,9 @@ def _typed(raw: Any, stored: StoredArray) -> Any:
 # Where servers have it.
 
 
-def _from_servers(like: TrainState, served: Elsewhere, read: Read, goes_back: bool) -> Restored | None:
+def _from_servers(like: TrainState, served: ServerHome, read: Read, goes_back: bool) -> Restored | None:
     if not served.is_chief:
-        note = served.noted(_NOTE)
+        note = served.wait_for_notice(_NOTE)
         if note is None:
             return served.renew(like), None
         header = _opened(note)
@@ -90,10 +90,10 @@ def _from_servers(like: TrainState, served: Elsewhere, read: Read, goes_back: bo
             return None
         return _brought(like, served, saved, goes_back), saved.data
     finally:
-        served.note(_NOTE, _header(saved, error))
+        served.post_notice(_NOTE, _header(saved, error))
 
 
-def _brought(like: TrainState, served: Elsewhere, saved: Saved, goes_back: bool) -> TrainState:
+def _brought(like: TrainState, served: ServerHome, saved: Saved, goes_back: bool) -> TrainState:
     current = served.renew(like)
     if not goes_back and not served.has_pushed and int(current.step) >= saved.step:
         _log.info(

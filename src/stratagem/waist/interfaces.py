@@ -1,4 +1,4 @@
-"""The two interfaces of the waist. Everything in them is a flat list of arrays, and traceable by JAX."""
+"""The two interfaces between models and strategies. Everything in them is a flat list of arrays, and traceable by JAX."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -11,12 +11,12 @@ Arrays: TypeAlias = list[Any]
 Metrics: TypeAlias = dict[str, Any]
 """Means over the rows of a batch, by name."""
 Kind: TypeAlias = Literal["mean", "own", "sum"]
-"""What becomes of non-trained state when workers have each made their own of it: it is averaged, each keeps its own,
-or what each has added is added up."""
+"""How the workers' values of a piece of non-trained state are combined: they are averaged, each worker keeps its own, or
+what each has added is summed."""
 
 
 def natural_kind(array: Any) -> Kind:
-    """The kind of state that nobody has told the kind of: statistics are averaged, seeds and counters are not."""
+    """Return the kind of a piece of state by its dtype: statistics are averaged, seeds and counters are not."""
     return "mean" if jnp.issubdtype(array.dtype, jnp.floating) else "own"
 
 
@@ -25,46 +25,40 @@ class Trainable(Protocol):
     """A model and its loss, as a strategy sees them.
 
     Attributes:
-        reads_optimizer: Whether it wants the optimizer's state too (to scale the loss, for example): then this follows
-            the non-trained state where that is passed in. Not to be had from parameter servers.
+        reads_optimizer: Whether it needs the optimizer's state too (to scale the loss, for example), which is then
+            appended to the non-trained state. Parameter servers cannot provide it.
+        names: The parameters' names, in their order.
+        kinds: The kind of each piece of state; `None` if their natural kinds are right.
     """
 
     reads_optimizer: bool
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The parameters' names, in their order."""
-        ...
-
-    @property
-    def kinds(self) -> Sequence[Kind] | None:
-        """For each piece of state its kind; `None` if their natural kinds are right."""
-        ...
+    names: Sequence[str]
+    kinds: Sequence[Kind] | None
 
     def init(self) -> tuple[Arrays, Arrays]:
-        """The initial parameters, and the initial state: whatever is not trained (statistics, seeds)."""
+        """Return the initial parameters, and the initial state that is not trained (statistics, seeds)."""
         ...
 
     def loss_and_grad(
         self, params: Arrays, state: Arrays, batch: Any, rng: jax.Array
     ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
-        """The mean loss over a batch, the new state and the metrics; and the gradients of the loss."""
+        """Return the mean loss over a batch, the new state and the metrics; and the gradients of the loss."""
         ...
 
     def report(self, state: Arrays) -> Metrics:
-        """What the state tells by itself once an update has been made: running means, for example."""
+        """Return metrics that are read from the state after an update: running means, for example."""
         ...
 
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
-        """The metrics over a batch, without training."""
+        """Return the metrics over a batch, without training."""
         ...
 
     def predict(self, params: Arrays, state: Arrays, batch: Any) -> Any:
-        """What the model makes of a batch, row by row."""
+        """Return the model's outputs for a batch, row by row."""
         ...
 
     def commit(self, params: Arrays, state: Arrays) -> None:
-        """Take trained values back into the model that the user holds."""
+        """Store trained values in the model that the user holds."""
         ...
 
 
@@ -73,15 +67,15 @@ class Updater(Protocol):
     """An optimizer, as a strategy sees it."""
 
     def init(self, params: Arrays) -> Arrays:
-        """The initial state of the optimizer."""
+        """Return the initial state of the optimizer."""
         ...
 
     def update(self, params: Arrays, opt_state: Arrays, grads: Arrays) -> tuple[Arrays, Arrays]:
-        """New parameters and new state from the gradients."""
+        """Return new parameters and new state from the gradients."""
         ...
 
     def commit(self, opt_state: Arrays) -> None:
-        """Take the state back into the optimizer that the user holds."""
+        """Store the state in the optimizer that the user holds."""
         ...
 
 
@@ -90,5 +84,5 @@ class MakesUpdaters(Protocol):
     """A trainable of a library that has optimizers of its own."""
 
     def updater(self, optimizer: Any) -> Updater | None:
-        """Such an optimizer as an `Updater`; `None` if it is none of the library's."""
+        """Return an optimizer of the library as an `Updater`; `None` if it is not of the library."""
         ...

@@ -18,7 +18,7 @@ def test_the_chiefs_edits_are_between_updates_and_never_half_in_a_cut(
     path = script("""
         index = sg.resolve_cluster().task_index
         strategy, state, step = start(snapshot_dir=sys.argv[1], snapshot_secs=0.01)
-        served = state.recipe.served
+        served = state.recipe.home.servers
         form, edits, mixed = served.form, 0, []
         def edit(values):
             served.assign(sg.TrainState(values, [None] * len(form.flat_opt_state), [], None, 0, state.recipe))

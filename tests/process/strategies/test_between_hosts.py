@@ -11,7 +11,7 @@ import pytest
 from drills.nursery import Nursery, Task
 from hosts import Host, simulated_hosts
 from process.conftest import ScriptWriter
-from stratagem.engines.own_address import own_address
+from stratagem.engines.jax_distributed import own_address
 
 PRELUDE = """
 import logging, os, signal, sys

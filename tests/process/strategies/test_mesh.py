@@ -184,9 +184,9 @@ def test_on_accelerators_it_is_one_program_without_the_host(
 ) -> None:
     """Lowered for what is not here: sums inside, over all devices, and nothing that asks the host."""
     path = script(rf"""
-        from stratagem.engines.global_mesh import GlobalMesh
-        from stratagem.engines.mesh_programs import MeshPrograms
-        from stratagem.engines.pieces import optimizer_in_pieces
+        from stratagem.engines.meshes import GlobalMesh
+        from stratagem.engines.mesh_engine import MeshPrograms
+        from stratagem.engines.meshes import optimizer_in_shards
         from stratagem.engines.replicas import Replicas
         from stratagem.waist import FunctionTrainable, new_state
 
@@ -195,7 +195,7 @@ def test_on_accelerators_it_is_one_program_without_the_host(
         state = new_state(initial(), optax.adam(0.1))
         trainable = FunctionTrainable(jax.tree.structure(initial()), loss_fn)
         program = MeshPrograms(trainable, mesh, False, mesh.mesh if shards else None).even
-        places = optimizer_in_pieces(state, mesh.mesh) if shards else jax.tree.map(lambda _: mesh.whole, state)
+        places = optimizer_in_shards(state, mesh.mesh) if shards else jax.tree.map(lambda _: mesh.whole, state)
         form = lambda leaf, place: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=place)
         batch = tuple(jax.ShapeDtypeStruct((16, width), np.float32, sharding=mesh.by_replica) for width in (8, 3))
         arguments = jax.tree.map(form, state, places), batch, form(mesh.numbers(), mesh.by_worker)

@@ -8,19 +8,18 @@ from typing import Any
 import keras
 import numpy as np
 
-from stratagem.cluster import ClusterSpec
-from stratagem.engines.chief_files import ChiefFiles
+from stratagem.engines.workers import Workers
 from stratagem.keras.companions import accompanied
 from stratagem.keras.control import Control
 from stratagem.keras.sums import added_up, from_chief, gathered, mean_logs
 from stratagem.keras.trainable import unique_paths
 
 
-class Told:
+class Told(Workers):
     """Workers of which each has already told what it has; the last is this one."""
 
-    cluster: ClusterSpec | None = None
-    files: ChiefFiles | None = None
+    cluster = None
+    files = None
     is_chief = False
 
     def __init__(self, *others: bytes) -> None:

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 import stratagem as sg
-from stratagem.engines.engine import CentralEngine
+from stratagem.engines.local_engines import CentralEngine
 from stratagem.engines.replicas import Replicas
 from stratagem.engines.workers import Alone
 from stratagem.strategies import Strategy

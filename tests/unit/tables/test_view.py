@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import stratagem as sg
-from stratagem.engines.local_rows import LocalRows
+from stratagem.engines.local_tables import LocalRows
 from stratagem.errors import DataError, StrategyError
 from stratagem.tables.table import Table
 from stratagem.tables.view import TableView, table_view

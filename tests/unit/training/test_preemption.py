@@ -11,9 +11,10 @@ import pytest
 from drills.processes import until
 from stratagem.errors import WorkerLost
 from stratagem.training.preemption import preemption
+from stratagem.waist.home import PreemptionNotice
 
 
-class Others:
+class Others(PreemptionNotice):
     """The others, as a test has them behave; counts how often they are told."""
 
     def __init__(self, is_asked: bool = False, have_left: Callable[[], bool] = lambda: False) -> None:
@@ -21,10 +22,14 @@ class Others:
         self.times_told = 0
         self._have_left = have_left
 
-    def tell(self) -> None:
+    @property
+    def has_come(self) -> bool:
+        return self.is_asked
+
+    def send(self) -> None:
         self.times_told += 1
 
-    def is_alone(self) -> bool:
+    def has_chief_left(self) -> bool:
         return self._have_left()
 
 
@@ -106,11 +111,11 @@ def test_a_worker_that_was_asked_does_not_wait_for_a_chief_that_has_left() -> No
 def test_a_worker_that_got_no_signal_itself_waits_for_a_chief_that_may_be_started_again() -> None:
     others, looks = Others(is_asked=True, have_left=lambda: True), list[str]()
 
-    def parting() -> Others:
+    def notice() -> Others:
         looks.append(threading.current_thread().name)
         return others
 
-    with preemption(worker, list, parting):
+    with preemption(worker, list, notice):
         until("it to have looked around", lambda: looks.count("stratagem-preemption") > 4)
 
 

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from stratagem.waist import new_state
-from stratagem.waist.keys import Keys
+from stratagem.waist.optimizers import Keys
 
 
 @pytest.mark.parametrize("key", [jax.random.key(3), jax.random.key(3, impl="rbg"), 3])

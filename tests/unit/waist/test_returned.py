@@ -10,7 +10,7 @@ import pytest
 
 from stratagem.errors import StrategyError
 from stratagem.waist import FunctionTrainable
-from stratagem.waist.returned import checked_loss, told
+from stratagem.waist.user_functions import checked_loss, describe
 
 PARAMS = [jnp.ones(3)]
 BATCH = np.ones((16, 3), np.float32)
@@ -110,4 +110,4 @@ def test_a_front_may_call_the_function_as_its_users_do() -> None:
 
 
 def test_values_are_told_without_what_is_in_them() -> None:
-    assert told((np.zeros((2, 3)), [1], 5, None)) == "(an array float64[2, 3], a list, an int, None)"
+    assert describe((np.zeros((2, 3)), [1], 5, None)) == "(an array float64[2, 3], a list, an int, None)"

@@ -17,7 +17,7 @@ from stratagem.classic.estimator.estimator import Estimator
 from stratagem.classic.estimator.optimizers import chosen_optimizer
 from stratagem.classic.estimator.spec import EstimatorSpec, ModeKeys
 from stratagem.errors import DataError, StrategyError
-from stratagem.waist.returned import kind
+from stratagem.waist.user_functions import describe_type
 
 
 class LinearRegressor(Estimator):
@@ -204,7 +204,7 @@ def _check_width(width: int, advice: str, labels: Any) -> None:
     """Refuses labels that are not so many numbers for each row."""
     if not hasattr(labels, "shape"):
         raise DataError(
-            f"the labels are {'missing' if labels is None else kind(labels)}; give one array, one label for each row"
+            f"the labels are {'missing' if labels is None else describe_type(labels)}; give one array, one label for each row"
         )
     if not labels.shape or math.prod(labels.shape[1:]) != width:
         raise DataError(

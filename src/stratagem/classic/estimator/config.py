@@ -8,9 +8,9 @@ from typing import Any, Final, TypeAlias
 
 from stratagem.classic.estimator.checks import check_seconds, count, count_or_none
 from stratagem.devices.checks import whole_number
+from stratagem.engines.tensorflow_names import RefusesTensorFlowNames
 from stratagem.errors import StrategyError
 from stratagem.strategies import Strategy
-from stratagem.strategies.tensorflow_names import RefusesTensorFlowNames
 
 Distribute: TypeAlias = Strategy | Callable[[], Strategy]
 """A strategy, or what makes one: its class, or a function without arguments."""

@@ -14,8 +14,7 @@ from stratagem.classic.estimator.spec import ModeKeys
 from stratagem.engines.rows import count_rows
 from stratagem.errors import DataError, StrategyError
 from stratagem.strategies import InputContext
-from stratagem.waist.arguments import check_callable
-from stratagem.waist.returned import kind
+from stratagem.waist.user_functions import check_callable, describe_type
 
 _KNOWN = ("input_context", "global_step")
 
@@ -88,7 +87,7 @@ class Input:
         returned = self._input_fn(**given)
         if isinstance(returned, tuple | dict | str | bytes) or not isinstance(returned, Iterable):
             raise DataError(
-                f"input_fn returned {kind(returned)}; it is to return an iterable of batches, such as a list or a "
+                f"input_fn returned {describe_type(returned)}; it is to return an iterable of batches, such as a list or a "
                 "generator of (features, labels)"
             )
         batches = iter(returned)
@@ -124,7 +123,7 @@ class Input:
                 "array or a dictionary of arrays"
             )
         raise DataError(
-            f"batch {number} of input_fn is {kind(batch)} and has no labels: to {_VERBS[self._mode]}, give tuples "
+            f"batch {number} of input_fn is {describe_type(batch)} and has no labels: to {_VERBS[self._mode]}, give tuples "
             "(features, labels); (features, None) for a model that needs none"
         )
 

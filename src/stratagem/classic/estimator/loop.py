@@ -140,14 +140,14 @@ class Training:
 
     def _wait_for_chief(self, state: TrainState) -> None:
         """Wait until the last checkpoint is written, so that every worker finds it."""
-        served, workers = state.recipe.served, self._strategy.workers
+        served, workers = state.recipe.home.servers, self._strategy.workers
         if served is None:
             if workers.count > 1:
                 workers.gather(np.zeros(1, np.uint8))
         elif served.is_chief:
-            served.note(_SAVED, b"")
+            served.post_notice(_SAVED, b"")
         else:
-            served.noted(_SAVED)
+            served.wait_for_notice(_SAVED)
 
     def _open(self, source: Input, global_step: int = 0) -> tuple[Form, Any]:
         """The form of the batches, and the batches dealt out: the same to all workers, or each worker's own."""
@@ -177,7 +177,7 @@ class Training:
     ) -> int:
         config, strategy = self._config, self._strategy
         train = strategy.train_step(model.loss_fn())
-        is_served = state.recipe.served is not None
+        is_served = state.recipe.home.servers is not None
         step = int(state.step)
         times = SaveTimes(config, step, time.monotonic())
         every = config.log_step_count_steps
@@ -215,18 +215,18 @@ def _agreed(state: TrainState, limits: Limits, start: int) -> tuple[int, int | N
     Parameter servers may be further when a worker comes, perhaps again: it hears from the chief, or from what the
     chief has noted before it was lost, so that all have the same data and stop at the same step.
     """
-    served = state.recipe.served
+    served = state.recipe.home.servers
     own = start, limits.last(start)
     if served is None:
         return own
     comes_again = environment.generation() > 0 and start > 0
     if not served.is_chief or comes_again:
-        note = served.noted(_NOTE)
+        note = served.wait_for_notice(_NOTE)
         if note is not None:
             began, last = json.loads(note)
             return began, last
     if served.is_chief:
-        served.note(_NOTE, json.dumps(own).encode())
+        served.post_notice(_NOTE, json.dumps(own).encode())
     return own
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from stratagem.classic.estimator.model import Model
-from stratagem.engines.batches import with_rows
+from stratagem.engines.feeds import nonempty
 from stratagem.engines.rows import count_rows
 from stratagem.errors import DataError
 from stratagem.strategies import Strategy
@@ -28,7 +28,7 @@ def evaluate(
     deal = strategy.feed.deal() if shares else _all
     names: list[str] | None = None
     told: list[tuple[int, Any]] = []
-    for batch in itertools.islice(with_rows(batches), steps):
+    for batch in itertools.islice(nonempty(batches), steps):
         if names is None:
             names = _names(jax.eval_shape(model.measure, params, *batch))
         part = deal(batch)
@@ -68,7 +68,7 @@ def predict(
     """
     replicas = strategy.engine.replicas
     placed = replicas.replicate(params)
-    for features, _ in with_rows(batches):
+    for features, _ in nonempty(batches):
         outputs = replicas.settle(model.predict(placed, replicas.place(features)))
         named = outputs if isinstance(outputs, dict) else {"predictions": outputs}
         unknown = [key for key in keys or () if key not in named]

@@ -11,8 +11,7 @@ from stratagem.classic.estimator.inputs import Form, one_row_of_zeros
 from stratagem.classic.estimator.returned import checked_params
 from stratagem.classic.estimator.spec import EstimatorSpec, ModeKeys
 from stratagem.errors import DataError, StrategyError
-from stratagem.waist.arguments import check_callable
-from stratagem.waist.returned import checked_loss
+from stratagem.waist.user_functions import check_callable, checked_loss
 
 _KNOWN = ("labels", "mode", "params", "config")
 

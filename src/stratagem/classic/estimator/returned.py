@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stratagem.errors import StrategyError
-from stratagem.waist.returned import told
+from stratagem.waist.user_functions import describe
 
 
 def checked_params(params: Any) -> Any:
@@ -17,11 +17,13 @@ def checked_params(params: Any) -> Any:
     """
     leaves = jax.tree_util.tree_leaves_with_path(params)
     wrong = [
-        f"{told(leaf)} at {jax.tree_util.keystr(path)}" for path, leaf in leaves if not _is(jnp.inexact, leaf)
+        f"{describe(leaf)} at {jax.tree_util.keystr(path)}"
+        for path, leaf in leaves
+        if not _is(jnp.inexact, leaf)
     ]
     if wrong or not leaves:
         raise StrategyError(
-            f"EstimatorSpec.init returned {wrong[0] if wrong else f'{told(params)}, which has no array in it'}; give a pytree of "
+            f"EstimatorSpec.init returned {wrong[0] if wrong else f'{describe(params)}, which has no array in it'}; give a pytree of "
             "floating-point arrays, which all can be trained"
         )
     return params

@@ -8,7 +8,7 @@ from typing import Any
 import optax
 
 from stratagem.errors import StrategyError
-from stratagem.waist.arguments import check_takes
+from stratagem.waist.user_functions import check_takes
 
 
 class ModeKeys(StrEnum):

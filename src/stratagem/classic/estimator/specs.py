@@ -7,7 +7,7 @@ from typing import Any
 from stratagem.classic.estimator.checks import INPUT_FN, check_seconds, count_or_none
 from stratagem.classic.estimator.hooks import Hook, checked_hooks
 from stratagem.errors import StrategyError
-from stratagem.waist.arguments import check_callable
+from stratagem.waist.user_functions import check_callable
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from stratagem.cluster import ClusterConfig, resolve_cluster
 from stratagem.errors import DeadlineExceeded, StrategyError
 from stratagem.keep import Cuts
 from stratagem.runtime.stderr import show_logs
-from stratagem.waist.returned import kind
+from stratagem.waist.user_functions import describe_type
 
 _log = logging.getLogger("stratagem")
 _LOOK_SECONDS = 0.5
@@ -55,7 +55,7 @@ def train_and_evaluate(
     if not all(isinstance(value, wanted) for wanted, value in given.items()):
         raise StrategyError(
             "train_and_evaluate takes an sg.Estimator, an sg.TrainSpec and an sg.EvalSpec, not "
-            f"{' and '.join(map(kind, given.values()))}"
+            f"{' and '.join(map(describe_type, given.values()))}"
         )
     cluster = resolve_cluster()
     if cluster is None:

@@ -11,7 +11,7 @@ import numpy as np
 from stratagem.errors import KeepError
 from stratagem.keep import Cut, Cuts, StoredArray
 from stratagem.training.checkpoint_form import check_form
-from stratagem.waist.functions import leaf_names
+from stratagem.waist.loss_functions import leaf_names
 
 _STEP = "global_step"
 _PARAMS = "params/"

@@ -57,7 +57,7 @@ def usual(act: Callable[[], Any]) -> float:
 
 def measure_wire(state: Any) -> tuple[float, float]:
     """A push and a pull of a model, without any computing on this side."""
-    served = state.recipe.served
+    served = state.recipe.home.servers
     gradients = [np.zeros(leaf.shape, leaf.dtype) for leaf in state.flat_params]
     contribution = Contribution(1, served.plan.scatter(gradients))
     return usual(lambda: served.client.push(contribution)), usual(served.client.pull)

@@ -11,7 +11,7 @@ import optax
 
 from stratagem.devices.shards import row_ranges
 from stratagem.parameters.split import Part, Piece, Plan, Update, analyse
-from stratagem.waist.ema import ExponentialMovingAverage
+from stratagem.waist.averages import ExponentialMovingAverage
 from stratagem.waist.optimizers import OptaxUpdater
 
 SHAPES = {"bias": (6,), "embedding": (6, 6), "kernel": (6, 6)}

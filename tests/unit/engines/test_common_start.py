@@ -7,8 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from stratagem.engines.agreement import check_names
-from stratagem.engines.optimizer_trial import check_changes, trial_changes
+from stratagem.engines.common_start import check_changes, check_names, trial_changes
 from stratagem.errors import StrategyError
 from stratagem.waist import TrainState, new_state
 

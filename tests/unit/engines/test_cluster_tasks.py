@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import stratagem as sg
-from stratagem.strategies import jobs_in_use
+from stratagem.engines import cluster_tasks
 from stratagem.strategies.base import Strategy
 
 MPI = {
@@ -19,7 +19,7 @@ MPI = {
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_in_use, "_settled", set())
+    monkeypatch.setattr(cluster_tasks, "_settled", set())
     monkeypatch.setattr("sys.argv", ["train.py"])
 
 
@@ -83,7 +83,7 @@ def test_a_strategy_beside_one_of_all_tasks(
     launched(monkeypatch, worker=2, ps=1)
     config = sg.resolve_cluster()
     assert config is not None
-    jobs_in_use.check_jobs("ParameterServerStrategy", sg.ParameterServerStrategy.jobs, config)
+    cluster_tasks.check_jobs("ParameterServerStrategy", sg.ParameterServerStrategy.jobs, config)
     sg.OneDeviceStrategy()  # to evaluate with, say
     assert caplog.records == []
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stratagem.engines import parameter_age
-from stratagem.engines.parameter_age import Age
+from stratagem.engines import server_model
+from stratagem.engines.server_model import ParameterAge
 
 
 class Clock:
@@ -19,30 +19,30 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(parameter_age, "time", clock)
+    monkeypatch.setattr(server_model, "time", clock)
     return clock
 
 
-def computed(age: Age, clock: Clock, seconds: float, pause: float = 0.0) -> tuple[bool, bool]:
+def computed(age: ParameterAge, clock: Clock, seconds: float, pause: float = 0.0) -> tuple[bool, bool]:
     """One step after a pause: whether newer parameters are asked for, and whether it took as long as ever."""
     clock.now += pause
     is_too_great = age.is_too_great()
     if is_too_great:
-        age.begin()
+        age.reset()
     clock.now += seconds
     was_as_ever = age.was_as_ever()
-    age.begin()  # those that come with the push
+    age.reset()  # those that come with the push
     return is_too_great, was_as_ever
 
 
 def test_the_first_computation_compiles_and_those_after_it_are_as_ever(clock: Clock) -> None:
-    age = Age()
+    age = ParameterAge()
     assert computed(age, clock, 20.0) == (False, False)
     assert [computed(age, clock, 0.1) for _ in range(3)] == [(False, True)] * 3
 
 
 def test_a_computation_that_takes_far_longer_is_made_once_more(clock: Clock) -> None:
-    age = Age()
+    age = ParameterAge()
     for seconds in (5.0, 0.1, 0.1):
         computed(age, clock, seconds)
     assert computed(age, clock, 0.5) == (False, True), "some take longer than others"
@@ -58,7 +58,7 @@ def test_a_computation_that_takes_far_longer_is_made_once_more(clock: Clock) -> 
 def test_newer_ones_are_asked_for_after_a_pause_longer_than_computing(
     clock: Clock, pause: float, computing: float, asks: bool
 ) -> None:
-    age = Age()
+    age = ParameterAge()
     for _ in range(3):
         computed(age, clock, computing)
     assert computed(age, clock, computing, pause) == (asks, True)

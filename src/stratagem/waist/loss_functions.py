@@ -1,22 +1,21 @@
 """Plain functions as a `Trainable`: any pytree of parameters and a loss function over it."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.tree_util import PyTreeDef
 
-from stratagem.waist.arguments import asks_for_rng
-from stratagem.waist.interfaces import Arrays, Metrics
-from stratagem.waist.returned import checked_loss
+from stratagem.waist.interfaces import Arrays, Metrics, Trainable
+from stratagem.waist.user_functions import asks_for_rng, checked_loss
 
 
-class LossFunction(ABC):
-    """What all loss functions over a pytree of parameters have in common, as a `Trainable`.
+class LossFunction(Trainable):
+    """The base of loss functions over a pytree of parameters.
 
-    Args:
-        tree: The structure of the parameters.
+    The user passes the parameters to `strategy.init` and takes trained values with `strategy.fetch`; there is no other
+    state, and `strategy.run` serves for predictions.
     """
 
     reads_optimizer = False
@@ -28,37 +27,29 @@ class LossFunction(ABC):
 
     @abstractmethod
     def _call(self, flat: Arrays, batch: Any, rng: jax.Array) -> tuple[jax.Array, Metrics]:
-        """The loss and the metrics."""
+        """Return the loss and the metrics."""
 
     def init(self) -> tuple[Arrays, Arrays]:
-        """Not asked for: the user gives the parameters to `strategy.init`."""
         return [], []
 
     def report(self, state: Arrays) -> Metrics:
-        """Nothing: there is no state."""
         return {}
 
     def evaluate(self, params: Arrays, state: Arrays, batch: Any) -> Metrics:
-        """See `Trainable`."""
         loss, metrics = self._call(params, batch, jax.random.key(0))
         return {**metrics, "loss": loss}
 
     def predict(self, params: Arrays, state: Arrays, batch: Any) -> Any:
-        """A loss function predicts nothing: `strategy.run` runs whatever does."""
         return None
 
-    def commit(self, params: Arrays, state: Arrays) -> None:  # noqa: B027  there is nothing to do
-        """Nothing to do: the user takes the values with `strategy.fetch`."""
+    def commit(self, params: Arrays, state: Arrays) -> None:
+        """Do nothing: there is no model to store values in."""
 
 
 class FunctionTrainable(LossFunction):
-    """A loss function of (parameters, batch), which may also ask for `rng`.
+    """A loss function of (parameters, batch), which may also take `rng`.
 
     It returns the mean loss over the batch, or that and a dictionary of metrics, each a mean over the batch.
-
-    Args:
-        tree: The structure of the parameters.
-        loss_fn: The loss function.
     """
 
     def __init__(self, tree: PyTreeDef, loss_fn: Callable[..., Any]) -> None:
@@ -69,8 +60,6 @@ class FunctionTrainable(LossFunction):
     def loss_and_grad(
         self, params: Arrays, state: Arrays, batch: Any, rng: jax.Array
     ) -> tuple[tuple[jax.Array, Arrays, Metrics], Arrays]:
-        """See `Trainable`."""
-
         def loss_of(flat: Arrays) -> tuple[jax.Array, Metrics]:
             return self._call(flat, batch, rng)
 
@@ -79,11 +68,11 @@ class FunctionTrainable(LossFunction):
 
     def _call(self, flat: Arrays, batch: Any, rng: jax.Array) -> tuple[jax.Array, Metrics]:
         params = jax.tree.unflatten(self._tree, flat)
-        returned = self._loss_fn(params, batch, rng=rng) if self._wants_rng else self._loss_fn(params, batch)
-        return checked_loss(returned)
+        result = self._loss_fn(params, batch, rng=rng) if self._wants_rng else self._loss_fn(params, batch)
+        return checked_loss(result)
 
 
 def leaf_names(tree: PyTreeDef) -> list[str]:
-    """What the leaves of a structure are called: the way to each."""
+    """Return the names of the leaves of a structure: the path to each."""
     placeholder = jax.tree.unflatten(tree, range(tree.num_leaves))
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(placeholder)]

@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from stratagem.strategies.base import Strategy
 
+
 GROUP = "stratagem.fronts"
 
 
 class Front(Protocol):
-    """One library's models under strategies."""
+    """Makes the models of one library trainable under strategies."""
 
     def scope(self, strategy: "Strategy") -> AbstractContextManager[object]:
-        """A block in which every model that is made is adopted."""
+        """Return a block in which every model that is made is adopted."""
         ...
 
     def adopt(self, strategy: "Strategy", model: Any) -> bool:
-        """Have a model train under a strategy; `False` if it is none of this library's."""
+        """Have a model train under a strategy; return `False` if it is not of this library."""
         ...
 
 
 def fronts_in_use() -> list[Front]:
-    """The fronts of the libraries that this process has imported."""
+    """Return the fronts of the libraries that this process has imported."""
     return [_load(name) for name in _names() if name in sys.modules]
 
 

@@ -44,10 +44,10 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class RefusesTensorFlowNames:
-    """A class that is not made with TensorFlow's names for its arguments; what nobody knows is left to Python to refuse."""
+    """Refuses TensorFlow's names of constructor arguments, and says what to give instead. Python refuses unknown names."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Look at the names of the arguments, before Python does so without a word of advice.
+        """Check the names of the arguments, before Python refuses them without advice.
 
         Raises:
             StrategyError: One of them has another name here.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stratagem.engines.batches import digest
+from stratagem.engines.feeds import digest
 
 
 def words(*numbers: int) -> np.ndarray:
