@@ -17,7 +17,7 @@ from drills.table import Outcome
 from stratagem import Checkpointer, environment
 from stratagem.data import read_tfrecord, write_tfrecord
 from stratagem.errors import DataError
-from stratagem.keep import Cuts
+from stratagem.keep import Snapshots
 
 RESTORING = Path(__file__).with_name("restoring_task.py")
 RECORDS = 50
@@ -33,7 +33,7 @@ def flip(path: Path, position: int, bit: int) -> None:
 
 
 def truncate(path: Path, length: int) -> None:
-    """Cut off all that comes after."""
+    """StoredSnapshot off all that comes after."""
     path.write_bytes(path.read_bytes()[:length])
 
 
@@ -49,14 +49,14 @@ def damage(path: Path, random: Random) -> str:
     return f"{path.name} was cut off at byte {length} of {size}"
 
 
-def damage_cut(cuts: Cuts, step: int, random: Random) -> str:
-    """Damage any file of a finished cut."""
+def damage_cut(cuts: Snapshots, step: int, random: Random) -> str:
+    """Damage any file of a finished snapshot."""
     return damage(random.choice(sorted(path for path in cuts.path(step).iterdir() if path.is_file())), random)
 
 
 def is_told(log: str, skipped: int, used: int) -> bool:
     """Whether a log says that a cut was skipped, why, and which was used instead."""
-    words = rf"the cut of step {skipped} is skipped: .+\(the cut of step {used} is used instead\)"
+    words = rf"the snapshot of step {skipped} is skipped: .+\(the snapshot of step {used} is used instead\)"
     return re.search(words, log, re.DOTALL) is not None
 
 
@@ -68,7 +68,7 @@ def checkpoint(nursery: Nursery, place: Path, random: Random) -> None:
         saved.save(state_of(step), data=step)
     saved.close()
     bad = random.choice([steps[2:], steps[1:]])
-    cuts = Cuts(place / "checkpoints")
+    cuts = Snapshots(place / "checkpoints")
     done = [damage_cut(cuts, step, random) for step in bad]
     used = bad[0] - 1
     with nursery.job(place, 0, 1) as job:
@@ -83,7 +83,7 @@ def checkpoint(nursery: Nursery, place: Path, random: Random) -> None:
 
 def snapshot(nursery: Nursery, place: Path, random: Random) -> None:
     """A server is lost, and the newest cut that it and the others would come back from is damaged."""
-    cuts = Cuts(place / "cuts" / "model-0")
+    cuts = Snapshots(place / "cuts" / "model-0")
     victim = random.randrange(2)
     environ = {environment.SNAPSHOT_DIR: str(cuts.root.parent)}
     with nursery.job(place, 2, 1, environ=environ) as job:

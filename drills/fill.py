@@ -21,7 +21,7 @@ from drills.processes import until
 from drills.rounds import attempt
 from drills.table import Outcome
 from stratagem import environment
-from stratagem.keep import Cuts
+from stratagem.keep import Snapshots
 
 TASK = Path(__file__).with_name("filling_task.py")
 DISK = 12 << 20
@@ -55,7 +55,7 @@ def saving(nursery: Nursery, place: Path, place_on_disk: Path, kind: str, random
 
 def cutting(nursery: Nursery, place: Path, place_on_disk: Path, kind: str, random: Random) -> None:
     """Snapshots of servers: training goes on without new ones, and a lost server comes back from the last good one."""
-    cuts = Cuts(disk.seen_by(nursery.pid, place_on_disk) / "cuts" / "model-0")
+    cuts = Snapshots(disk.seen_by(nursery.pid, place_on_disk) / "cuts" / "model-0")
     environ = {environment.SNAPSHOT_DIR: str(place_on_disk / "cuts")}
     room, victim = random.randint(LEAST, MOST), random.choice([None, 0, 1])
     with nursery.job(place, 2, 2, environ=environ) as job:
@@ -92,7 +92,7 @@ def cutting(nursery: Nursery, place: Path, place_on_disk: Path, kind: str, rando
     assert (found := counted.problem(place, 2)) is None, found
 
 
-def _lose(job: Job, servers: list[Task], workers: list[Task], victim: int, cuts: Cuts) -> None:
+def _lose(job: Job, servers: list[Task], workers: list[Task], victim: int, cuts: Snapshots) -> None:
     latest = cuts.latest()
     servers[victim].kill()
     servers[victim] = job.serve(victim)

@@ -1,4 +1,4 @@
-"""A task's network address: the one place that splits `host:port`, and puts it together again."""
+"""A task's network address: the one place that splits and joins `host:port`."""
 
 import ipaddress
 import re
@@ -44,13 +44,13 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Reads `host:port`, with an IPv6 address in brackets.
+        """Read `host:port`, with an IPv6 address in brackets.
 
         Args:
-            text: for example `"node1:2222"`, `"10.0.0.1:2222"` or `"[::1]:2222"`.
+            text: For example `"node1:2222"`, `"10.0.0.1:2222"` or `"[::1]:2222"`.
 
         Raises:
-            ClusterError: if it is anything else; the message says what is wrong with it.
+            ClusterError: It is anything else; the message says what is wrong with it.
         """
         if not isinstance(text, str):
             raise ClusterError(f"{text!r} is not text; {_RIGHT}")

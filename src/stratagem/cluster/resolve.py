@@ -5,8 +5,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from stratagem.cluster.config import ClusterConfig
-from stratagem.cluster.sources import flags, jaxjob, open_mpi, slurm, tf_config, trainer
+from stratagem.cluster.roles import ClusterConfig
+from stratagem.cluster.sources import flags, open_mpi, slurm, tf_config
+from stratagem.cluster.sources.kubeflow import JAXJOB, TRAINER
 from stratagem.environment import current
 
 _log = logging.getLogger("stratagem")
@@ -21,10 +22,10 @@ class _Source(NamedTuple):
 def resolve_cluster(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> ClusterConfig | None:
-    """Finds out which cluster this process belongs to, and which of its tasks it is.
+    """Find out which cluster this process belongs to, and which of its tasks it is.
 
-    The first of these that is there decides alone; the log (level info) says which, and which others were
-    there too and passed over:
+    The first of these that is present decides alone; the log (level info) says which, and which others were
+    present and ignored:
 
     1. flags: `--worker_hosts`, `--ps_hosts`, `--chief_hosts`, `--evaluator_hosts`, `--job_name`,
        `--task_index` (or `--task_id`); other flags are not looked at.
@@ -35,14 +36,14 @@ def resolve_cluster(
     6. Open MPI: several ranks (`mpirun`) on one host. Rank i is worker i.
 
     Args:
-        argv: the command line, without the program; `None` means this process's.
-        environ: the environment; `None` means this process's.
+        argv: The command line, without the program; `None` means this process's.
+        environ: The environment; `None` means this process's.
 
     Returns:
-        The cluster and this task, or `None` where nothing of the above is set.
+        The cluster and this task, or `None` if none of these is present.
 
     Raises:
-        ClusterError: if the deciding source is wrong or incomplete; the message shows where.
+        ClusterError: The deciding source is wrong or incomplete; the message shows where.
 
     Example:
         >>> config = resolve_cluster(["--worker_hosts=a:2222,b:2222", "--job_name=worker", "--task_index=1"], {})
@@ -54,8 +55,8 @@ def resolve_cluster(
     sources = [
         _Source(flags.NAME, flags.is_present(arguments), lambda: flags.resolve(arguments)),
         _Source(tf_config.NAME, tf_config.is_present(variables), lambda: tf_config.resolve(variables)),
-        _Source(jaxjob.NAME, jaxjob.is_present(variables), lambda: jaxjob.resolve(variables)),
-        _Source(trainer.NAME, trainer.is_present(variables), lambda: trainer.resolve(variables)),
+        _Source(JAXJOB.name, JAXJOB.is_present(variables), lambda: JAXJOB.resolve(variables)),
+        _Source(TRAINER.name, TRAINER.is_present(variables), lambda: TRAINER.resolve(variables)),
         _Source(slurm.NAME, slurm.is_present(variables), lambda: slurm.resolve(variables)),
         _Source(open_mpi.NAME, open_mpi.is_present(variables), lambda: open_mpi.resolve(variables)),
     ]
@@ -65,6 +66,6 @@ def resolve_cluster(
     winner, *others = present
     config = winner.resolve()
     task = "no cluster, a local run" if config is None else f"this is {config.job_name} {config.task_index}"
-    passed = f"; passed over: {', '.join(other.name for other in others)}" if others else ""
-    _log.info("Cluster from %s: %s%s", winner.name, task, passed)
+    ignored = f"; ignored: {', '.join(other.name for other in others)}" if others else ""
+    _log.info("Cluster from %s: %s%s", winner.name, task, ignored)
     return config

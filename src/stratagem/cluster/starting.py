@@ -1,11 +1,11 @@
-"""How to start a job of another shape: in the words of whatever started this one, for the advice in messages."""
+"""Advice in messages: the command or settings that start a job of another shape, in the words of this one's source."""
 
 import json
 from collections.abc import Mapping
 
-from stratagem.cluster.config import ClusterConfig
-from stratagem.cluster.roles import CHIEF, PS, WORKER
-from stratagem.cluster.sources import jaxjob, open_mpi, slurm, tf_config, trainer
+from stratagem.cluster.roles import CHIEF, PS, WORKER, ClusterConfig
+from stratagem.cluster.sources import open_mpi, slurm, tf_config
+from stratagem.cluster.sources.kubeflow import JAXJOB, TRAINER
 from stratagem.environment import run_id
 
 _MOST_SPELLED_OUT = 2
@@ -14,10 +14,10 @@ _MOST_SPELLED_OUT = 2
 def how_to_start(
     config: ClusterConfig | None, *, ps: int = 0, workers: int | None = None, single_client: bool = False
 ) -> str:
-    """The command or the settings that start a job where a cluster comes from.
+    """Return the command or the settings that start a job, in the words of the source of a cluster.
 
     Args:
-        config: The cluster that this process is in now; `None`: in none.
+        config: The cluster that this process is in now, or `None`.
         ps: How many parameter servers it should have.
         workers: How many workers; by default as many as train now, or two.
         single_client: Whether the script should run once, as the chief of workers that only serve.
@@ -43,7 +43,7 @@ def how_to_start(
         return f"`srun --ntasks={count} python SCRIPT`" if is_plain else f"`stratagem emit slurm {shape}`"
     if source == open_mpi.NAME:
         return _mpirun(jobs)
-    if source in (jaxjob.NAME, trainer.NAME):
+    if source in (JAXJOB.name, TRAINER.name):
         return f"`stratagem emit k8s --kind tfjob {shape if ps else f'--ps 0 {shape}'}`"
     if source == tf_config.NAME:
         cluster = {job: _hosts(number) for job, number in jobs.items()}
@@ -65,7 +65,7 @@ def _flags(jobs: Mapping[str, int]) -> str:
 
 
 def _mpirun(jobs: Mapping[str, int]) -> str:
-    """Open MPI makes a worker of every rank; of other roles the flags tell, of which each program has its own."""
+    """Return the `mpirun` command. Open MPI makes every rank a worker; other roles need flags for each program."""
     if jobs.keys() == {WORKER}:
         return f"`mpirun -n {jobs[WORKER]} python SCRIPT`"
     programs = [

@@ -2,18 +2,16 @@
 
 A map, from the outside in:
 
-    group, options             what a strategy uses
-    exchange, lines            operations as swaps of messages, and the connections for them
-    bonds, meeting             meeting, watching each other, telling of failures, leaving
-    members                    who they are, and how to call them
-    ledger, tickets            deciding: who is where, and what differs
-    failures                   why it cannot go on, in words
-    layout, chunks, specs      what lies where, and who sums which part of it
-    packing, sums              the arrays themselves
+    group                      what a strategy uses
+    members                    who the workers are, what they agree on, and how to call them
+    exchange                   operations as swaps of messages, and the connections that carry them
+    liveness, rendezvous       watching each other, failures and farewells; finding each other at the start
+    group_state                decides: which operation each worker is in, and what differs
+    group_failure              why the group cannot go on, in words
+    sum_layout, summation      where each array lies in a message, and who sums which part; the sums themselves
 """
 
 from stratagem.collectives.group import Group
-from stratagem.collectives.members import PeerSource, Registrar
-from stratagem.collectives.options import GroupOptions
+from stratagem.collectives.members import GroupOptions
 
-__all__ = ["Group", "GroupOptions", "PeerSource", "Registrar"]
+__all__ = ["Group", "GroupOptions"]

@@ -12,18 +12,14 @@ from typing import Any, Self
 import numpy as np
 
 from stratagem import environment
-from stratagem.collectives.bonds import Bonds
 from stratagem.collectives.exchange import Exchange
-from stratagem.collectives.layout import Chunk, Layout
-from stratagem.collectives.ledger import Ledger
-from stratagem.collectives.lines import Lines
-from stratagem.collectives.members import Members, PeerSource, Registrar
-from stratagem.collectives.options import GroupOptions
-from stratagem.collectives.packing import arrays_in, new_room, pieces_in, received, write
-from stratagem.collectives.specs import ArraySpec
-from stratagem.collectives.sums import sum_in_order
-from stratagem.collectives.tickets import Operation
+from stratagem.collectives.group_state import GroupState, Operation
+from stratagem.collectives.liveness import Liveness
+from stratagem.collectives.members import CallRegistry, GroupOptions, Members
+from stratagem.collectives.sum_layout import ArraySpec, Chunk, SumLayout, chunk_bytes, new_buffer
+from stratagem.collectives.summation import sum_in_order
 from stratagem.errors import StrategyError
+from stratagem.runtime.peers import Peers
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.channels import Channel
 
@@ -33,17 +29,16 @@ _BARRIER, _GATHER = Operation("barrier"), Operation("all_gather")
 
 
 class _Plan:
-    """What is kept from one all-reduce to the next of the same arrays."""
+    """The layout and memory that all sums of the same arrays share."""
 
     def __init__(self, specs: Sequence[ArraySpec], workers: int, bytes_per_pack: int) -> None:
-        self.layout = Layout.plan(specs, workers, bytes_per_pack)
+        self.layout = SumLayout.plan(specs, workers, bytes_per_pack)
         self.operation = Operation("all_reduce", (*map(str, specs), f"bytes_per_pack={bytes_per_pack}"))
 
     @cached_property
     def sums(self) -> list[Array]:
         """Memory for the sums: new memory would have to be mapped page by page every time."""
-        whole = self.layout.whole
-        return arrays_in(new_room(whole), whole, self.layout.specs)
+        return self.layout.arrays_in(new_buffer(self.layout.whole))
 
 
 class Group:
@@ -51,16 +46,16 @@ class Group:
 
     Making one waits until all workers have made theirs. From then on all must run the same operations in the
     same order, from one thread. Sums are taken in the order of the workers, so they have the same bits on every
-    worker and in every run. When a worker dies, all others raise `WorkerLost`, which names it; the group is of no
-    use after that.
+    worker and in every run. When a worker dies, all others raise `WorkerLost`, which names it; after that the group
+    can no longer be used.
 
     Args:
-        server: The runtime's server of this task (or its bare listener), which answers the other workers.
-        peers: For calling them, by task name.
+        server: This task's server (or its bare listener), which answers the other workers.
+        peers: The connections for calling them.
         tasks: The task names of all workers, in the same order everywhere.
-        index: Which of them this is.
+        index: The index of this worker among them.
         options: Sizes and times.
-        name: Tells apart groups of the same tasks: one that comes after another needs another name.
+        name: Distinguishes groups of the same tasks: one that comes after another needs another name.
         generation: How often the job has been restarted; by default what the launcher says.
 
     Attributes:
@@ -77,8 +72,8 @@ class Group:
 
     def __init__(
         self,
-        server: Registrar,
-        peers: PeerSource,
+        server: CallRegistry,
+        peers: Peers,
         tasks: Sequence[str],
         index: int,
         options: GroupOptions | None = None,
@@ -88,21 +83,19 @@ class Group:
     ) -> None:
         self._members = Members(name, tuple(tasks), index, peers, options or GroupOptions())
         self._plans: dict[tuple[tuple[Any, Any], ...], _Plan] = {}
-        self._one_at_a_time = _OneAtATime()
-        self._bonds: Bonds | None = None
-        self._lines: Lines | None = None
+        self._single_thread = _SingleThread()
+        self._liveness: Liveness | None = None
         self._exchange: Exchange | None = None
         self._is_closed = False
         self.all_done = False
         if self.count > 1:
             number = environment.generation() if generation is None else generation
-            ledger = Ledger(self._members.tasks, index, number, secrets.token_hex(8))
-            self._bonds = Bonds(self._members, server, ledger)
-            self._lines = Lines(self._members, server, ledger, self._bonds)
-            self._exchange = Exchange(self._members, server, ledger, self._bonds, self._lines)
-            self._bonds.form()
+            self._state = GroupState(self._members.tasks, index, number, secrets.token_hex(8))
+            self._liveness = Liveness(self._members, server, self._state)
+            self._exchange = Exchange(self._members, server, self._state, self._liveness)
+            self._liveness.form()
             try:
-                self._lines.connect()
+                self._exchange.connections.connect()
             except BaseException:
                 self.close(finish=False)
                 raise
@@ -111,12 +104,12 @@ class Group:
 
     @property
     def index(self) -> int:
-        """Which worker this is."""
+        """The index of this worker."""
         return self._members.index
 
     @property
     def count(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return self._members.count
 
     @property
@@ -126,8 +119,8 @@ class Group:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is closed, or has lost one of them: then it is of no use any more."""
-        return self._bonds is not None and self._bonds.has_ended()
+        """True if the group is closed or has lost a worker, and so can no longer be used."""
+        return self._exchange is not None and self._state.has_ended
 
     # --------------------------------------------------------------- operations
 
@@ -135,18 +128,18 @@ class Group:
     def summands(
         self, arrays: Sequence[Any], *, empty: bool = False, done: bool = False
     ) -> Iterator[list[Sequence[Any]]]:
-        """What is left to be added up, to have each array summed over all workers: for those who add on the way.
+        """Yield the summands of an all-reduce, for callers that add them in a computation of their own.
 
-        For use in a `with`. What comes is a list of summands, each a list of arrays like `arrays`; they are to be
-        added in that order, and hold good until the `with` ends. Some lie in the memory of other workers; this
-        worker's own may be the very `arrays`. There is none if no worker has anything to add.
+        The summands are a list of lists of arrays like `arrays`. To be added in that order, they give the sums over
+        all workers. They are valid until the `with` ends: some lie in the memory of other workers, and this worker's
+        own may be the very `arrays`. The list is empty if no worker has anything to add.
 
         A worker whose data end before the others' goes on taking part, with `empty=True, done=True`, until
         `all_done`: so no row of the others is dropped, and nobody waits in vain.
 
         Args:
             arrays: Arrays, of the same shapes and dtypes on every worker.
-            empty: Add nothing: of `arrays` only shapes and dtypes are looked at, and nothing is sent.
+            empty: Add nothing: only shapes and dtypes of `arrays` are looked at, and nothing is sent.
             done: Tell the others that this worker's data have ended.
 
         Raises:
@@ -159,14 +152,14 @@ class Group:
             self.all_done = done
             yield [] if empty else [arrays]
             return
-        held = arrays if empty else [np.asarray(array) for array in arrays]
-        plan = self._plan(held)
-        flats = [] if empty else [array.reshape(-1) for array in held]
-        with self._one_at_a_time:
+        own = arrays if empty else [np.asarray(array) for array in arrays]
+        plan = self._plan(own)
+        flats = None if empty else [array.reshape(-1) for array in own]
+        with self._single_thread:
             with self._exchange.operation(plan.operation):
-                by = self._from_everybody if plan.layout.goes_whole else self._by_shares
-                found = by(self._exchange, plan, arrays, flats, empty, done)
-            yield found
+                reduce = self._all_to_all if plan.layout.is_all_to_all else self._reduce_scatter
+                summands = reduce(self._exchange, plan, arrays, flats, done)
+            yield summands
 
     def all_reduce(self, arrays: Sequence[Any], *, empty: bool = False, done: bool = False) -> list[Array]:
         """Sum each array over all workers.
@@ -178,67 +171,67 @@ class Group:
             The sums, in new arrays with the shapes and dtypes of `arrays`, each on a 64-byte boundary. With one
             worker, the arrays themselves.
         """
-        held = arrays if empty else [np.asarray(array) for array in arrays]
+        own = arrays if empty else [np.asarray(array) for array in arrays]
         if self._exchange is None:
             self.all_done = done
-            return [np.zeros(array.shape, array.dtype) for array in held] if empty else list(held)
-        with self.summands(held, empty=empty, done=done) as found:
-            layout = self._plan(held).layout
-            sums = arrays_in(new_room(layout.whole), layout.whole, layout.specs)
+            return [np.zeros(array.shape, array.dtype) for array in own] if empty else list(own)
+        with self.summands(own, empty=empty, done=done) as summands:
+            layout = self._plan(own).layout
+            sums = layout.arrays_in(new_buffer(layout.whole))
             for index, total in enumerate(sums):
-                sum_in_order([each[index].reshape(-1) for each in found], total.reshape(-1))
+                sum_in_order([each[index].reshape(-1) for each in summands], total.reshape(-1))
             return sums
 
     @contextmanager
-    def gathered(self, arrays: Sequence[Any]) -> Iterator[list[Sequence[Array]]]:
-        """Every worker's arrays, in the order of the workers; they need not have the same shapes.
+    def gather_views(self, arrays: Sequence[Any]) -> Iterator[list[Sequence[Array]]]:
+        """Yield every worker's arrays, in the order of the workers; they need not have the same shapes.
 
-        For use in a `with`, until whose end they hold good: some lie in the memory of other workers.
+        They are valid until the `with` ends: some lie in the memory of other workers.
         """
         own = [np.asarray(array) for array in arrays]
         if self._exchange is None:
             yield [own]
             return
-        with self._one_at_a_time:
+        with self._single_thread:
             with self._exchange.operation(_GATHER):
-                swapped = self._exchange.swap(lambda worker, channel: own)
-            yield [own if worker == self.index else swapped.tensors[worker] for worker in range(self.count)]
+                result = self._exchange.swap(lambda worker, channel: own)
+            yield [own if worker == self.index else result.tensors[worker] for worker in range(self.count)]
 
     def all_gather(self, arrays: Sequence[Any]) -> list[list[Array]]:
-        """Every worker's arrays, in the order of the workers; they need not have the same shapes."""
-        with self.gathered(arrays) as parts:
+        """Return every worker's arrays, in the order of the workers; they need not have the same shapes."""
+        with self.gather_views(arrays) as views:
             return [
-                list(part) if worker == self.index else [np.array(tensor) for tensor in part]
-                for worker, part in enumerate(parts)
+                list(view) if worker == self.index else [np.array(tensor) for tensor in view]
+                for worker, view in enumerate(views)
             ]
 
     def broadcast(self, arrays: Sequence[Any], root: int = 0) -> list[Array]:
-        """One worker's arrays on all; the others' arrays are not looked at."""
+        """Return one worker's arrays on all; the others' arrays are not looked at."""
         if not 0 <= root < self.count:
             raise StrategyError(f"root is {root}; the workers are 0 to {self.count - 1}")
         own = [np.asarray(array) for array in arrays] if root == self.index else []
         if self._exchange is None:
             return own
-        with self._one_at_a_time, self._exchange.operation(Operation("broadcast", (f"root={root}",))):
-            swapped = self._exchange.swap(lambda worker, channel: own)
-            return own if root == self.index else [np.array(tensor) for tensor in swapped.tensors[root]]
+        with self._single_thread, self._exchange.operation(Operation("broadcast", (f"root={root}",))):
+            result = self._exchange.swap(lambda worker, channel: own)
+            return own if root == self.index else [np.array(tensor) for tensor in result.tensors[root]]
 
     def barrier(self) -> None:
         """Wait until every worker has come here."""
         if self._exchange is not None:
-            with self._one_at_a_time, self._exchange.operation(_BARRIER):
+            with self._single_thread, self._exchange.operation(_BARRIER):
                 self._exchange.swap(lambda worker, channel: ())
 
     # --------------------------------------------------------------------- life
 
     def check(self, seconds: float = 0.0) -> None:
-        """Raise what has brought this group to an end: for those who sum by other means than its own.
+        """Raise the failure that has ended this group: for callers that sum by other means than the group's own.
 
         Args:
-            seconds: How long to wait for that.
+            seconds: How long to wait for one.
         """
-        if self._bonds is not None and self._bonds.wait_for_end(seconds):
-            self._bonds.raise_failure()
+        if self._liveness is not None and self._liveness.wait_for_end(seconds):
+            self._liveness.raise_failure()
 
     def close(self, finish: bool = True) -> None:
         """Leave the group. May be called twice.
@@ -247,13 +240,13 @@ class Group:
             finish: Whether this worker has finished: it then waits until the others have what they need from it.
                 One that has failed says `False`, and the others raise `WorkerLost`.
         """
-        if self._bonds is None or self._lines is None or self._is_closed:
+        if self._liveness is None or self._exchange is None or self._is_closed:
             return
         self._is_closed = True
         if finish:
-            self._bonds.leave()
-        self._bonds.close()
-        self._lines.close()
+            self._liveness.leave()
+        self._liveness.close()
+        self._exchange.connections.close()
 
     def __enter__(self) -> Self:
         return self
@@ -265,73 +258,66 @@ class Group:
 
     # --------------------------------------------------------------- how to sum
 
-    def _from_everybody(
+    def _all_to_all(
         self,
         exchange: Exchange,
         plan: _Plan,
         arrays: Sequence[Any],
-        flats: Sequence[Array],
-        empty: bool,
+        flats: Sequence[Array] | None,
         done: bool,
     ) -> list[Sequence[Any]]:
-        """Everybody sends everything to everybody: the summands are those of all workers."""
-        whole, specs = plan.layout.whole, plan.layout.specs
+        """Send everything to every worker: the summands are those of all workers."""
+        layout = plan.layout
+        whole = layout.whole
 
-        def parcel(worker: int, channel: Channel) -> Sequence[Array]:
-            return () if empty else [write(channel.lend(whole.nbytes), whole, flats, specs)]
+        def payload(worker: int, channel: Channel) -> Sequence[Array]:
+            return () if flats is None else [layout.fill(channel.lend(whole.nbytes), whole, flats)]
 
-        swapped = exchange.swap(parcel, is_empty=empty, is_done=done)
-        self.all_done = swapped.all_done
+        result = exchange.swap(payload, is_empty=flats is None, is_done=done)
+        self.all_done = result.all_done
         return [
-            arrays
-            if worker == self.index
-            else arrays_in(received(swapped.tensors[worker], whole), whole, specs)
+            arrays if worker == self.index else layout.arrays_in(chunk_bytes(result.tensors[worker], whole))
             for worker in range(self.count)
-            if worker not in swapped.empty
+            if worker not in result.empty
         ]
 
-    def _by_shares(
+    def _reduce_scatter(
         self,
         exchange: Exchange,
         plan: _Plan,
         arrays: Sequence[Any],
-        flats: Sequence[Array],
-        empty: bool,
+        flats: Sequence[Array] | None,
         done: bool,
     ) -> list[Sequence[Any]]:
-        """Every worker adds up a share for all: the one summand is the sum."""
-        specs, sums = plan.layout.specs, [array.reshape(-1) for array in plan.sums]
-        for chunks in plan.layout.rounds:
+        """Let every worker sum a share for all, and send it to all: the one summand is the sum."""
+        layout, sums = plan.layout, [array.reshape(-1) for array in plan.sums]
+        for chunks in layout.rounds:
             own = chunks[self.index]
 
             def part(worker: int, channel: Channel, chunks: Sequence[Chunk] = chunks) -> Sequence[Array]:
                 chunk = chunks[worker]
-                return () if empty else [write(channel.lend(chunk.nbytes), chunk, flats, specs)]
+                return () if flats is None else [layout.fill(channel.lend(chunk.nbytes), chunk, flats)]
 
             def total(worker: int, channel: Channel, own: Chunk = own) -> Sequence[Array]:
-                return [write(channel.lend(own.nbytes), own, sums, specs)]
+                return [layout.fill(channel.lend(own.nbytes), own, sums)]
 
-            swapped = exchange.swap(part, is_empty=empty, is_done=done)
-            self.all_done = swapped.all_done
+            result = exchange.swap(part, is_empty=flats is None, is_done=done)
+            self.all_done = result.all_done
             parts = [
-                [flats[piece.array][piece.start : piece.stop] for piece in own.pieces]
-                if worker == self.index
-                else pieces_in(received(swapped.tensors[worker], own), own, specs)
+                [flats[piece.array][piece.start : piece.stop] for piece in own.slices]
+                if worker == self.index and flats is not None
+                else layout.slices_in(chunk_bytes(result.tensors[worker], own), own)
                 for worker in range(self.count)
-                if worker not in swapped.empty
+                if worker not in result.empty
             ]
-            for number, piece in enumerate(own.pieces):
+            for number, piece in enumerate(own.slices):
                 sum_in_order([each[number] for each in parts], sums[piece.array][piece.start : piece.stop])
-            swapped = exchange.swap(total)
-            for worker, tensors in swapped.tensors.items():
+            for worker, tensors in exchange.swap(total).tensors.items():
                 chunk = chunks[worker]
-                for piece, summed in zip(
-                    chunk.pieces, pieces_in(received(tensors, chunk), chunk, specs), strict=True
-                ):
-                    np.copyto(sums[piece.array][piece.start : piece.stop], summed)
+                flat_sums = layout.slices_in(chunk_bytes(tensors, chunk), chunk)
+                for piece, values in zip(chunk.slices, flat_sums, strict=True):
+                    np.copyto(sums[piece.array][piece.start : piece.stop], values)
         return [plan.sums]
-
-    # ----------------------------------------------------------------- the rest
 
     def _plan(self, arrays: Sequence[Any]) -> _Plan:
         key = tuple([(array.shape, array.dtype) for array in arrays])
@@ -345,8 +331,8 @@ class Group:
         return plan
 
 
-class _OneAtATime:
-    """Lets one thread in at a time, and tells a second one that it is wrong here."""
+class _SingleThread:
+    """Lets one thread in at a time; a second one gets an error."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

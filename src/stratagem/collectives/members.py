@@ -1,26 +1,52 @@
-"""The workers of a group and how to call them: what every part of the group needs to know."""
+"""The workers of a group: who they are, what they agree on, and how one calls another."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from stratagem.collectives.options import GroupOptions
 from stratagem.errors import StrategyError
-from stratagem.runtime.wire import Handler, Peer, Response
+from stratagem.runtime.peers import Peers
+from stratagem.runtime.wire import Listener, Response
+
+if TYPE_CHECKING:
+    from stratagem.runtime import Server
+
+CallRegistry: TypeAlias = "Server | Listener"
+"""Answers calls of other tasks with the functions that are registered for them."""
 
 
-class Registrar(Protocol):
-    """What answers calls from other tasks: a `Server`, or a bare listener."""
+@dataclass(frozen=True)
+class GroupOptions:
+    """Sizes and times that all workers of a group agree on.
 
-    def register(self, name: str, handler: Handler) -> None:
-        """Answer calls of that name with a function."""
+    Attributes:
+        bytes_per_pack: Arrays are sent in packs of about this many bytes; 0 means in one pack.
+        timeout: Seconds without a sign of life after which a worker is lost. One that dies is noticed at once.
+        patience: Seconds that a worker which is alive may keep the others waiting, for its compiler or its disk.
+            Meanwhile the log names it.
+        forming: Seconds for all workers to start and find each other.
 
+    Example:
+        >>> GroupOptions(timeout=5).timeout
+        5
+    """
 
-class PeerSource(Protocol):
-    """What gives peers to call, by task name: `Peers`."""
+    bytes_per_pack: int = 0
+    timeout: float = 30.0
+    patience: float = 600.0
+    forming: float = 300.0
 
-    def __getitem__(self, task: str) -> Peer:
-        """The peer of that name."""
+    def __post_init__(self) -> None:
+        size = self.bytes_per_pack
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise StrategyError(f"bytes_per_pack is {size!r}; give a number of bytes, or 0 for one pack")
+        for name in ("timeout", "patience", "forming"):
+            seconds = getattr(self, name)
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+                raise StrategyError(f"{name} is {seconds!r}; give a number of seconds greater than 0")
+        if math.isinf(self.timeout):
+            raise StrategyError("timeout is infinite; a worker that froze would then never be noticed")
 
 
 @dataclass(frozen=True)
@@ -29,17 +55,17 @@ class Members:
 
     Attributes:
         name: The group's name, the same on all workers.
-        tasks: The workers' task names, in the order in which their parts are summed.
-        index: Which of them this is.
-        peers: For calling them.
-        options: What all agree on.
-        others: All indices but this one's.
+        tasks: The workers' task names, in the order in which their arrays are summed.
+        index: The index of this worker among them.
+        peers: The connections for calling them.
+        options: What all workers agree on.
+        others: The indices of all other workers.
     """
 
     name: str
     tasks: Sequence[str]
     index: int
-    peers: PeerSource = field(repr=False)
+    peers: Peers = field(repr=False)
     options: GroupOptions
     others: tuple[int, ...] = field(init=False)
 
@@ -56,7 +82,7 @@ class Members:
 
     @property
     def count(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return len(self.tasks)
 
     @property
@@ -65,16 +91,11 @@ class Members:
         return min(1.0, self.options.timeout / 4)
 
     def name_of(self, call: str) -> str:
-        """What a call of this group is called on the wire."""
+        """Return the name on the wire of a call between members of this group."""
         return f"collectives.{self.name}.{call}"
 
     def call(
-        self,
-        worker: int,
-        call: str,
-        fields: Mapping[str, Any],
-        *,
-        timeout: float | None = None,
+        self, worker: int, call: str, fields: Mapping[str, Any], *, timeout: float | None = None
     ) -> Response:
         """Call another worker, which must be up."""
         seconds = self.options.timeout if timeout is None else timeout

@@ -1,61 +1,54 @@
-"""Files as streams of plain bytes: gzip, zlib or neither, told apart by what the file begins with."""
+"""Files as streams of plain bytes. Their first bytes tell whether they are compressed with gzip, zlib or not."""
 
 import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, cast
+from typing import Any, BinaryIO, Literal, cast
 
-from stratagem.data.framing import HEADER, announced_length
+from stratagem.data.tfrecord_frames import HEADER, ByteStream, announced_length
 from stratagem.errors import DataError
 
 Compression = Literal["gzip", "zlib"]
 WINDOW_BITS: dict[Compression, int] = {"gzip": 31, "zlib": 15}
-"""What zlib calls each compression."""
+"""The number by which zlib knows each compression."""
 
 _SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".gzip": "gzip", ".zlib": "zlib", ".zz": "zlib"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _READ = 1 << 18
 
 
-class Stream(Protocol):
-    """Where bytes come from."""
-
-    def read(self, count: int) -> bytes:
-        """At most so many bytes; none at the end."""
-
-
 @contextmanager
-def named_errors(path: Path, doing: str) -> Iterator[None]:
-    """What the operating system says against a file becomes a `DataError`."""
+def file_errors(path: Path, verb: str) -> Iterator[None]:
+    """Turn an `OSError` inside into a `DataError` that names the file and what could not be done to it."""
     try:
         yield
     except OSError as error:
         raise DataError(
-            f"cannot {doing} {path}: {error.strerror or error}; check the path, its permissions and the disk"
+            f"cannot {verb} {path}: {error.strerror or error}; check the path, its permissions and the disk"
         ) from error
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading; each read is one of the operating system's, with no buffer between."""
-    with named_errors(path, "read"), path.open("rb", buffering=0) as file:
+def open_unbuffered(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading without a buffer: each read is a read of the operating system."""
+    with file_errors(path, "read"), path.open("rb", buffering=0) as file:
         yield cast(BinaryIO, file)
 
 
-def named_compression(name: str | None) -> Compression | None:
-    """A compression by its name, in TensorFlow's spelling or ours; None and "" mean none."""
+def parse_compression(name: str | None) -> Compression | None:
+    """Return a compression by its name, in TensorFlow's spelling or ours; None and "" mean none."""
     known: dict[str, Compression | None] = {"": None, "gzip": "gzip", "zlib": "zlib"}
     if not isinstance(name, str | None) or (name or "").lower() not in known:
         raise DataError(f"compression={name!r} is not known; give 'gzip', 'zlib', or None for none")
     return known[(name or "").lower()]
 
 
-def detected_compression(path: Path, beginning: bytes) -> Compression | None:
-    """How a TFRecord file is compressed, from its first bytes; its suffix decides where they do not.
+def detect_compression(path: Path, beginning: bytes) -> Compression | None:
+    """Return the compression of a TFRecord file, from its first bytes, or from its suffix if they do not tell.
 
-    A plain file is recognised by the checksum of its first length, which no other file has by chance.
+    A plain file is recognized by the checksum of its first length, which no other file has by chance.
     """
     if len(beginning) >= HEADER and announced_length(beginning) is not None:
         return None
@@ -67,38 +60,38 @@ def detected_compression(path: Path, beginning: bytes) -> Compression | None:
 
 
 def is_gzip(beginning: bytes) -> bool:
-    """Whether a file that begins so is compressed with gzip."""
+    """Return whether a file with this beginning is compressed with gzip."""
     return beginning.startswith(_GZIP_MAGIC)
 
 
-class Inflated:
+class InflatedStream(ByteStream):
     """A compressed file as plain bytes; several gzip members, one after the other, are one stream.
 
     Args:
-        file: Where the compressed bytes come from.
-        compression: How they are compressed.
-        name: How errors name the file.
+        file: The compressed bytes.
+        compression: Their compression.
+        name: The name of the file in errors.
     """
 
-    def __init__(self, file: Stream, compression: Compression, name: str | os.PathLike[str]) -> None:
+    def __init__(self, file: ByteStream, compression: Compression, name: str | os.PathLike[str]) -> None:
         self._file, self._compression, self._name = file, compression, name
         self._pending = b""
         self._inflater = zlib.decompressobj(WINDOW_BITS[compression])
         self._is_fresh = True
-        self._given = 0
+        self._plain_bytes = 0
         self._damage: zlib.error | None = None
 
     def read(self, count: int) -> bytes:
-        """At most so many plain bytes; none at the end. What lies before damage is given before it is raised."""
+        """Return at most `count` plain bytes; none at the end. Bytes before damage are returned before it is raised."""
         plain = self._read(count)
-        self._given += len(plain)
+        self._plain_bytes += len(plain)
         return plain
 
     def _read(self, count: int) -> bytes:
         while True:
             if self._damage is not None:
                 raise DataError(
-                    f"{self._name}: damaged {self._compression} data after {self._given} plain bytes ({self._damage}); "
+                    f"{self._name}: damaged {self._compression} data after {self._plain_bytes} plain bytes ({self._damage}); "
                     f"the file is not {self._compression}, or was changed: copy or write it anew"
                 ) from self._damage
             if not self._pending:
@@ -132,17 +125,17 @@ class Inflated:
         if plain or self._inflater.eof:
             return plain
         raise DataError(
-            f"{self._name}: the {self._compression} data ends too early, after {self._given} plain bytes; the file was cut "
+            f"{self._name}: the {self._compression} data ends too early, after {self._plain_bytes} plain bytes; the file was cut "
             "short: copy or write it anew"
         )
 
 
 def _until_damage(inflater: Any, data: bytes) -> bytes:
-    """What can be made of data that is damaged somewhere: a call that fails gives nothing at all."""
+    """Inflate data up to its damage, byte by byte: a call that fails returns nothing at all."""
     plain = []
-    for place in range(len(data)):
+    for index in range(len(data)):
         try:
-            plain.append(inflater.decompress(data[place : place + 1]))
+            plain.append(inflater.decompress(data[index : index + 1]))
         except zlib.error:
             break
     return b"".join(plain)

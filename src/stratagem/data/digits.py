@@ -1,7 +1,7 @@
 """A small data set that ships with the package: 1,797 handwritten digits of 8×8 pixels.
 
 Optical Recognition of Handwritten Digits by E. Alpaydin and C. Kaynak, UCI Machine Learning Repository,
-licensed CC BY 4.0; the part that scikit-learn carries, with pixel values 0 to 16 as bytes.
+licensed CC BY 4.0; the part that scikit-learn includes, with pixel values 0 to 16 as bytes.
 """
 
 from dataclasses import dataclass

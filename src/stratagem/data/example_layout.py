@@ -1,8 +1,8 @@
-"""Where the values lie in a serialized `tf.train.Example`.
+"""The positions of values in a serialized `tf.train.Example`.
 
-Records of one file mostly look alike: the same names, kinds and lengths, at the same places. So one record is
-walked through in Python, which gives a layout; others are compared with it, many at once, in the bytes that
-make it up (tags, lengths, names). Where these agree the values are at the same places.
+Records of one file are mostly alike: the same names, kinds and lengths, at the same positions. So one record is
+walked through in Python, which gives a layout; others are compared with it, many at once, in the bytes that are not
+values (tags, lengths, names). Where these agree the values are at the same positions.
 """
 
 from collections.abc import Collection
@@ -19,13 +19,13 @@ _CONTINUES = 0x80
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one feature's values are, relative to the beginning of the record.
+class FeatureSpans:
+    """The positions of one feature's values, relative to the beginning of the record.
 
     Attributes:
         kind: The kind of list.
-        spans: For bytes one span per value; for numbers, spans that hold one or many of them.
-        is_loose: Whether there are integers that are not packed; then their lengths are part of the layout.
+        spans: For bytes one span per value; for numbers, spans of one or many of them.
+        is_loose: Whether there are integers that are not packed; their lengths are then part of the layout.
     """
 
     kind: str
@@ -33,52 +33,52 @@ class Place:
     is_loose: bool
 
 
-class Layout:
-    """The places of the wanted features in one record, and what makes up the rest of it.
+class ExampleLayout:
+    """The positions of the requested features in one record, and the rest of its bytes.
 
     Args:
-        places: By name; a name that is not there is not in the record.
+        features: The features in the record, by name.
         record: The record itself.
     """
 
-    def __init__(self, places: dict[bytes, Place], record: NDArray[np.uint8]) -> None:
-        self.places = places
+    def __init__(self, features: dict[bytes, FeatureSpans], record: NDArray[np.uint8]) -> None:
+        self.features = features
         self._record = record
 
     @cached_property
     def _skeleton(self) -> "_Skeleton":
         bits = np.full(len(self._record), 0xFF, np.uint8)
-        for place in self.places.values():
-            for first, last in place.spans:
-                bits[first:last] = _CONTINUES if place.is_loose else 0
+        for feature in self.features.values():
+            for first, last in feature.spans:
+                bits[first:last] = _CONTINUES if feature.is_loose else 0
         columns = np.flatnonzero(bits)
         breaks = np.flatnonzero(np.diff(columns) != 1) + 1
         runs = [(int(run[0]), int(run[-1]) + 1) for run in np.split(columns, breaks) if len(run)]
         return _Skeleton(runs, bits[columns], self._record[columns] & bits[columns])
 
     def fits(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Which rows, all as long as the layout's record, are laid out like it."""
+        """Return which rows, all as long as the layout's record, are laid out like it."""
         skeleton = self._skeleton
         size = len(skeleton.values)
-        found = np.zeros((len(rows), -(-size // 8) * 8), np.uint8)
+        difference = np.zeros((len(rows), -(-size // 8) * 8), np.uint8)
         position = 0
         for first, last in skeleton.runs:
-            found[:, position : position + last - first] = rows[:, first:last]
+            difference[:, position : position + last - first] = rows[:, first:last]
             position += last - first
         if not skeleton.is_whole:
-            found[:, :size] &= skeleton.bits
-        found[:, :size] ^= skeleton.values
-        # Eight bytes are looked at as one number: rows are short, and NumPy pays per row and not per byte.
-        return np.asarray(~found.view(np.uint64).any(axis=1))
+            difference[:, :size] &= skeleton.bits
+        difference[:, :size] ^= skeleton.values
+        # Eight bytes are compared as one number: rows are short, and NumPy pays per row and not per byte.
+        return np.asarray(~difference.view(np.uint64).any(axis=1))
 
 
 class _Skeleton:
     """The bytes of a record that are not values.
 
     Args:
-        runs: Where they are,
-        bits: which bits of them count,
-        values: and what these are.
+        runs: Where they are.
+        bits: Which of their bits count.
+        values: The values of these bits.
     """
 
     def __init__(
@@ -88,50 +88,54 @@ class _Skeleton:
         self.is_whole = bool((bits == 0xFF).all())
 
 
-def layout_of(data: bytes, start: int, end: int, wanted: Collection[bytes]) -> Layout:
-    """The layout of the record between two positions of a buffer.
+def layout_of(data: bytes, start: int, end: int, names: Collection[bytes]) -> ExampleLayout:
+    """Return the layout of the record between two positions of a buffer, with the features of some names.
 
     Raises:
-        Malformed: If these bytes are no Example.
+        Malformed: These bytes are not an Example.
     """
-    places = {name: place for name, place in places_of(data, start, end).items() if name in wanted}
-    return Layout(places, np.frombuffer(data, np.uint8)[start:end].copy())
+    features = {name: spans for name, spans in _all_features(data, start, end).items() if name in names}
+    return ExampleLayout(features, np.frombuffer(data, np.uint8)[start:end].copy())
 
 
-def places_of(data: bytes, start: int, end: int) -> dict[bytes, Place]:
-    """Where every feature's values are, relative to `start`."""
-    found: dict[bytes, Place] = {}
+def _all_features(data: bytes, start: int, end: int) -> dict[bytes, FeatureSpans]:
+    """Return where every feature's values are, relative to `start`."""
+    features: dict[bytes, FeatureSpans] = {}
     for number, wire_type, first, last in fields(data, start, end):
         if number == 1 and wire_type == LENGTH_DELIMITED:
             for inner, inner_type, entry, entry_end in fields(data, first, last):
                 if inner == 1 and inner_type == LENGTH_DELIMITED:
-                    name, place = _entry(data, entry, entry_end, start)
-                    found.pop(name, None)  # of two entries of one name the last counts, even if it is empty
-                    if place is not None:
-                        found[name] = place
-    return found
+                    name, spans = _entry(data, entry, entry_end, start)
+                    features.pop(
+                        name, None
+                    )  # of two entries of one name the last counts, even if it is empty
+                    if spans is not None:
+                        features[name] = spans
+    return features
 
 
-def _entry(data: bytes, start: int, end: int, origin: int) -> tuple[bytes, Place | None]:
-    name, place = b"", None
+def _entry(data: bytes, start: int, end: int, origin: int) -> tuple[bytes, FeatureSpans | None]:
+    name, feature = b"", None
     for number, wire_type, first, last in fields(data, start, end):
         if wire_type == LENGTH_DELIMITED and number == 1:
             name = data[first:last]
         elif wire_type == LENGTH_DELIMITED and number == 2:
-            place = _feature(data, first, last, origin, place)
-    return name, place
+            feature = _feature(data, first, last, origin, feature)
+    return name, feature
 
 
-def _feature(data: bytes, start: int, end: int, origin: int, place: Place | None) -> Place | None:
+def _feature(
+    data: bytes, start: int, end: int, origin: int, feature: FeatureSpans | None
+) -> FeatureSpans | None:
     for number, wire_type, first, last in fields(data, start, end):
         if wire_type != LENGTH_DELIMITED or not 1 <= number <= len(KINDS):
             continue
         kind = KINDS[number - 1]
         spans, is_loose = _values(data, kind, first, last, origin)
-        if place is not None and place.kind == kind:  # parts of one list
-            spans, is_loose = (*place.spans, *spans), place.is_loose or is_loose
-        place = Place(kind, spans, is_loose)
-    return place
+        if feature is not None and feature.kind == kind:  # parts of one list
+            spans, is_loose = (*feature.spans, *spans), feature.is_loose or is_loose
+        feature = FeatureSpans(kind, spans, is_loose)
+    return feature
 
 
 def _values(
@@ -147,6 +151,6 @@ def _values(
         elif wire_type != LENGTH_DELIMITED and (kind, wire_type) != (FLOATS, FIXED32):
             continue
         if kind == FLOATS and (last - first) % 4:
-            raise Malformed(f"a float_list of {last - first} bytes, which is no multiple of 4")
+            raise Malformed(f"a float_list of {last - first} bytes, which is not a multiple of 4")
         spans.append((first - origin, last - origin))
     return tuple(spans), is_loose

@@ -1,29 +1,29 @@
-"""Parsing serialized `tf.train.Example`s, one or a batch at a time, straight into NumPy arrays."""
+"""Parses serialized `tf.train.Example`s, one or a batch at a time, straight into NumPy arrays."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from stratagem.data.byte_windows import rows_of
-from stratagem.data.example_columns import Block, Column, Rows, Unfit, column_for
-from stratagem.data.example_layout import Layout, layout_of
-from stratagem.data.features import Feature, Features, RawFeature, VarLenFeature
+from stratagem.data.example_columns import Block, FeatureColumn, FeatureMismatch, Rows, column_for
+from stratagem.data.example_layout import ExampleLayout, layout_of
+from stratagem.data.features import Feature, Features, RaggedArray, RawFeature, VarLenFeature
 from stratagem.data.protobuf import Malformed
-from stratagem.data.ragged import RaggedArray
 from stratagem.data.record_batch import RecordBatch
+from stratagem.data.tfrecord_frames import windows
 from stratagem.errors import DataError
 
 _KNOWN_LENGTHS, _KNOWN_PER_LENGTH = 1024, 8
 
 
 class ExampleParser:
-    """Parses batches of Examples, and remembers how those before were laid out.
+    """Parses batches of Examples, and remembers the layouts of earlier ones.
 
     Args:
-        features: What to expect, by name. Other features in the records are passed over.
+        features: The features to read, by name. Other features in the records are ignored.
     """
 
     def __init__(self, features: Features) -> None:
@@ -34,19 +34,19 @@ class ExampleParser:
                     f"features[{name!r}] is {feature!r}; give a FixedLenFeature, VarLenFeature or RawFeature by name"
                 )
         self._names = {name.encode(): name for name in self._features}
-        self._known: dict[int, list[Layout]] = {}
+        self._known: dict[int, list[ExampleLayout]] = {}
 
     def parse(self, batch: RecordBatch) -> dict[str, NDArray[Any] | RaggedArray]:
-        """The features of a batch of records, with the batch as the first axis."""
+        """Return the features of a batch of records, with the batch as the first axis."""
         columns = {name: column_for(feature, len(batch)) for name, feature in self._features.items()}
-        for length, rows in _by_length(batch.lengths):
+        for length, rows in _rows_by_length(batch.lengths):
             starts = batch.starts[rows]
-            matrix = rows_of(np.frombuffer(batch.buffer, np.uint8), starts, length)
+            matrix = _rows_of(np.frombuffer(batch.buffer, np.uint8), starts, length)
             self._parse_block(batch, Block(rows, matrix, batch.buffer, starts), columns)
         return {name: column.result() for name, column in columns.items()}
 
-    def _parse_block(self, batch: RecordBatch, block: Block, columns: dict[str, Column]) -> None:
-        """Parse records of one length: those of a known layout together, then learn from the first that is left."""
+    def _parse_block(self, batch: RecordBatch, block: Block, columns: dict[str, FeatureColumn]) -> None:
+        """Parse records of one length: those of a known layout together, then learn from the first of the others."""
         known = self._known.get(block.matrix.shape[1], [])
         for layout in tuple(known):
             block = self._fill_fitting(batch, block, layout, columns)
@@ -59,13 +59,13 @@ class ExampleParser:
                 return
             block = self._fill_fitting(batch, block, layout, columns)
 
-    def _learn(self, batch: RecordBatch, block: Block) -> Layout:
+    def _learn(self, batch: RecordBatch, block: Block) -> ExampleLayout:
         start, length = int(block.starts[0]), block.matrix.shape[1]
         try:
             layout = layout_of(block.buffer, start, start + length, self._names)
         except Malformed as error:
             raise DataError(
-                f"{batch.where(_row(block.rows, 0))} is no tf.train.Example: {error}; check what wrote the file"
+                f"{batch.where(_row(block.rows, 0))} is not a tf.train.Example: {error}; check the program that wrote the file"
             ) from error
         known = self._known.setdefault(length, []) if len(self._known) < _KNOWN_LENGTHS else []
         if len(known) < _KNOWN_PER_LENGTH:
@@ -73,31 +73,33 @@ class ExampleParser:
         return layout
 
     def _fill_fitting(
-        self, batch: RecordBatch, block: Block, layout: Layout, columns: dict[str, Column]
+        self, batch: RecordBatch, block: Block, layout: ExampleLayout, columns: dict[str, FeatureColumn]
     ) -> Block:
-        """Take the values of the records that fit; the block of those that do not."""
+        """Add the values of the records that fit. Return the block of those that do not."""
         fits = layout.fits(block.matrix)
         if fits.all():
             self._fill(batch, block, layout, columns)
-            return _part(block, slice(0, 0))
+            return _select(block, slice(0, 0))
         if fits.any():
-            self._fill(batch, _part(block, np.flatnonzero(fits)), layout, columns)
-            return _part(block, np.flatnonzero(~fits))
+            self._fill(batch, _select(block, np.flatnonzero(fits)), layout, columns)
+            return _select(block, np.flatnonzero(~fits))
         return block
 
-    def _fill(self, batch: RecordBatch, block: Block, layout: Layout, columns: dict[str, Column]) -> None:
+    def _fill(
+        self, batch: RecordBatch, block: Block, layout: ExampleLayout, columns: dict[str, FeatureColumn]
+    ) -> None:
         for encoded, name in self._names.items():
             try:
-                columns[name].fill(block, layout.places.get(encoded))
-            except Unfit as problem:
+                columns[name].fill(block, layout.features.get(encoded))
+            except FeatureMismatch as problem:
                 raise DataError(
-                    f"{batch.where(_row(block.rows, problem.row))}: feature {name!r} {problem}; wanted is "
-                    f"{_wanted(self._features[name])}"
+                    f"{batch.where(_row(block.rows, problem.row))}: feature {name!r} {problem}; expected is "
+                    f"{_describe(self._features[name])}"
                 ) from None
 
 
-def _by_length(lengths: NDArray[np.int64]) -> Iterator[tuple[int, Rows]]:
-    """The rows of each length."""
+def _rows_by_length(lengths: NDArray[np.int64]) -> Iterator[tuple[int, Rows]]:
+    """Yield the rows of each length."""
     if not len(lengths):
         return
     if (lengths == lengths[0]).all():
@@ -109,7 +111,20 @@ def _by_length(lengths: NDArray[np.int64]) -> Iterator[tuple[int, Rows]]:
         yield int(lengths[rows[0]]), rows
 
 
-def _part(block: Block, which: Rows) -> Block:
+def _rows_of(raw: NDArray[np.uint8], starts: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    """Return equally long parts of a buffer as rows of a matrix, without a copy if their distances are equal."""
+    if len(starts) == 1:
+        return raw[int(starts[0]) : int(starts[0]) + width].reshape(1, width)
+    if len(starts) > 1:
+        steps = np.diff(starts)
+        step = int(steps[0])
+        if step >= 0 and bool((steps == step).all()):
+            return as_strided(raw[int(starts[0]) :], (len(starts), width), (step, 1), writeable=False)
+    result: NDArray[np.uint8] = windows(raw, width)[starts]
+    return result
+
+
+def _select(block: Block, which: Rows) -> Block:
     rows = (
         np.arange(block.rows.start, block.rows.stop)[which]
         if isinstance(block.rows, slice)
@@ -122,7 +137,7 @@ def _row(rows: Rows, index: int) -> int:
     return int(rows.start + index if isinstance(rows, slice) else rows[index])
 
 
-def _wanted(feature: Feature) -> str:
+def _describe(feature: Feature) -> str:
     names = {np.dtype(object): "bytes"}
     dtype = names.get(feature.dtype, feature.dtype.name)
     if isinstance(feature, VarLenFeature):
@@ -138,19 +153,19 @@ def _parser(features: tuple[tuple[str, Feature], ...]) -> ExampleParser:
 def parse_example(serialized: bytes | Sequence[bytes] | RecordBatch, features: Features) -> dict[str, Any]:
     """Parse one serialized `tf.train.Example`, or a batch of them, into NumPy arrays.
 
-    A batch is fastest as a `RecordBatch`, as `read_tfrecord(...).batches(size)` gives them.
+    A batch is fastest as a `RecordBatch`, as `read_tfrecord(...).batches(size)` yields them.
 
     Args:
         serialized: One record, or many.
-        features: What to expect, by name: `FixedLenFeature`, `VarLenFeature` or `RawFeature`.
+        features: The features to read, by name: `FixedLenFeature`, `VarLenFeature` or `RawFeature`.
 
     Returns:
         By name: an array of the feature's shape; for a batch with the batch as its first axis. A feature of
         variable length is an array of one axis; for a batch, a `RaggedArray`.
 
     Raises:
-        DataError: If a record is no Example, lacks a feature that has no default, or has another kind or number of
-            values than asked for. It names the feature and, where known, the file and the record's place in it.
+        DataError: A record is not an Example, lacks a feature that has no default, or has another kind or number of
+            values than asked for. The message names the feature and, where known, the file and the record's position in it.
 
     Example:
         >>> from stratagem.data import FixedLenFeature, VarLenFeature, make_example
@@ -163,7 +178,7 @@ def parse_example(serialized: bytes | Sequence[bytes] | RecordBatch, features: F
     """
     try:
         parser = _parser(tuple(features.items()))
-    except TypeError:  # something that cannot be remembered, and so is no feature either
+    except TypeError:  # an unhashable feature, which is refused
         parser = ExampleParser(features)
     if isinstance(serialized, RecordBatch):
         return dict(parser.parse(serialized))

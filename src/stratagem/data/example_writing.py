@@ -1,4 +1,4 @@
-"""Making a serialized `tf.train.Example` of Python and NumPy values, without protobuf."""
+"""Serializes Python and NumPy values as a `tf.train.Example`, without protobuf."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratagem.data.features import BYTES, FLOATS, INTEGERS, KINDS
-from stratagem.data.protobuf import LENGTH_DELIMITED, encoded_varint, encoded_varints
+from stratagem.data.protobuf import LENGTH_DELIMITED, encode_varint, encode_varints
 from stratagem.errors import DataError
 
 _FIRST = bytes([1 << 3 | LENGTH_DELIMITED])
@@ -19,7 +19,7 @@ def make_example(values: Mapping[str, Any]) -> bytes:
 
     Bytes and str become a bytes_list; bools and integers an int64_list; floating point a float_list of
     float32. Lists and arrays of these are flattened in C order. For an array as raw bytes, which is smaller
-    and faster for pictures, give `array.tobytes()` and parse it with `RawFeature`. The same values always
+    and faster for images, give `array.tobytes()` and parse it with `RawFeature`. The same values always
     give the same bytes: names are sorted.
 
     Example:
@@ -29,36 +29,36 @@ def make_example(values: Mapping[str, Any]) -> bytes:
         {'label': array(3)}
     """
     entries = []
-    for name in sorted(values, key=_checked_name):
+    for name in sorted(values, key=_check_name):
         feature = _feature(name, values[name])
-        entries.append(_first(_first(name.encode()) + _SECOND + encoded_varint(len(feature)) + feature))
+        entries.append(_first(_first(name.encode()) + _SECOND + encode_varint(len(feature)) + feature))
     return _first(b"".join(entries))
 
 
-def _checked_name(name: object) -> str:
+def _check_name(name: object) -> str:
     if not isinstance(name, str):
         raise DataError(f"a feature's name is a str, not {name!r}")
     return name
 
 
 def _first(data: bytes) -> bytes:
-    """Data as field 1 of a message."""
-    return _FIRST + encoded_varint(len(data)) + data
+    """Return data as field 1 of a message."""
+    return _FIRST + encode_varint(len(data)) + data
 
 
 def _feature(name: str, value: Any) -> bytes:
     kind, content = _content(name, value)
     if kind is None:
         return b""
-    return bytes([KINDS.index(kind) + 1 << 3 | LENGTH_DELIMITED]) + encoded_varint(len(content)) + content
+    return bytes([KINDS.index(kind) + 1 << 3 | LENGTH_DELIMITED]) + encode_varint(len(content)) + content
 
 
 def _content(name: str, value: Any) -> tuple[str | None, bytes]:
-    """The kind of list that a value makes, and the list as a message."""
+    """Return the kind of list for a value, and the list as a message."""
     if isinstance(value, bytes | bytearray | memoryview | str):
         return BYTES, _first(_as_bytes(name, value))
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "SU":
-        # NumPy drops trailing zero bytes of such arrays, so what is stored is not what was meant.
+        # NumPy has already dropped trailing zero bytes of such arrays.
         if value.dtype.kind == "S":
             raise DataError(
                 f"feature {name!r} has dtype {value.dtype}, which loses trailing zero bytes; give a list of bytes"
@@ -74,7 +74,7 @@ def _content(name: str, value: Any) -> tuple[str | None, bytes]:
         return None, b""
     array = _numbers(name, value)
     if array.dtype.kind in "biu":
-        return INTEGERS, _packed(encoded_varints(_as_integers(name, array)))
+        return INTEGERS, _packed(encode_varints(_as_integers(name, array)))
     return FLOATS, _packed(_as_floats(name, array).tobytes())
 
 
@@ -97,7 +97,7 @@ def _numbers(name: str, value: Any) -> NDArray[Any]:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
         raise DataError(f"feature {name!r}: {error}; give an array, or a list of equal parts") from error
-    # ml_dtypes' bfloat16 has kind "V" and is a number all the same.
+    # ml_dtypes' bfloat16 has kind "V", although it is a number.
     is_extended_float = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)
     if array.dtype.kind not in "biuf" and not is_extended_float:
         raise DataError(

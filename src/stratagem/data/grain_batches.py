@@ -1,5 +1,6 @@
-"""Batches of numbered rows: shuffled whole, begun anywhere, and read ahead by Grain's threads or processes."""
+"""Batches of numbered rows: all rows shuffled, begun anywhere, and read ahead by Grain's threads or processes."""
 
+import math
 import multiprocessing
 import os
 import sys
@@ -10,97 +11,66 @@ from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stratagem.data.batch_position import BatchPosition
-from stratagem.data.permutation import permuted
-from stratagem.data.rows_by_number import NumberedRows
+from stratagem.data.batch_source import BatchOptions, BatchPosition, BatchSource
+from stratagem.data.numbered_rows import NumberedRows
 from stratagem.errors import MissingExtra
 
-
-@dataclass(frozen=True)
-class GrainOptions:
-    """How batches are made.
-
-    Attributes:
-        batch_size: Rows per batch.
-        shuffle_seed: Shuffle with this seed, each epoch otherwise; `None` keeps the order.
-        shard_index: Take each `shard_count`-th row, beginning with this one.
-        shard_count: How many shards there are.
-        epochs: How often a pass goes over the rows; `None` for ever.
-        drop_remainder: Leave out a last batch that is smaller.
-        prefetch: How many batches to read ahead.
-        threads: How many threads read.
-        processes: How many processes read; none: the threads are in this one.
-    """
-
-    batch_size: int
-    shuffle_seed: int | None = None
-    shard_index: int = 0
-    shard_count: int = 1
-    epochs: int | None = 1
-    drop_remainder: bool = False
-    prefetch: int = 2
-    threads: int = 1
-    processes: int = 0
+_ROUNDS = 3
 
 
 @dataclass(frozen=True, eq=False)
-class _Read:
-    """Makes the number of a batch the batch: which rows, those rows, parsed."""
+class _ReadBatch:
+    """Turns the number of a batch into the batch: chooses its rows, reads and parses them."""
 
     source: NumberedRows
     rows: int
     per_epoch: int
     parse: Callable[[Any], Any] | None
-    options: GrainOptions
+    options: BatchOptions
 
     def __call__(self, number: Any) -> Any:
-        epoch, batch = divmod(int(number), self.per_epoch)
+        epoch, index = divmod(int(number), self.per_epoch)
         size = self.options.batch_size
-        numbers = np.arange(batch * size, min((batch + 1) * size, self.rows))
+        numbers = np.arange(index * size, min((index + 1) * size, self.rows))
         if self.options.shuffle_seed is not None:
-            numbers = permuted(numbers, self.rows, (self.options.shuffle_seed, epoch))
-        read = self.source.take(numbers * self.options.shard_count + self.options.shard_index)
-        return read if self.parse is None else self.parse(read)
+            numbers = permute(numbers, self.rows, (self.options.shuffle_seed, epoch))
+        batch = self.source.take(numbers * self.options.shard_count + self.options.shard_index)
+        return batch if self.parse is None else self.parse(batch)
 
 
-class GrainBatches:
+class GrainBatches(BatchSource):
     """Draws batches of rows.
 
     Args:
         rows: The rows.
-        parse: Makes the batch that is wanted of the one that was read.
-        options: How.
+        parse: Turns a batch of rows into the final one.
+        options: How to make batches.
 
     Attributes:
-        rows: How many rows are in its shard.
-        per_epoch: How many batches an epoch has.
+        rows: The number of rows in this shard.
     """
 
-    def __init__(self, rows: NumberedRows, parse: Callable[[Any], Any] | None, options: GrainOptions) -> None:
+    def __init__(self, rows: NumberedRows, parse: Callable[[Any], Any] | None, options: BatchOptions) -> None:
         try:
             import grain
         except ImportError as error:
             raise MissingExtra(
                 f"a pipeline over files, arrays or sequences needs grain ({error}); install it: "
-                "pip install 'stratagem[data]'; any other iterable goes without"
+                "pip install 'stratagem[data]'; any other iterable needs no grain"
             ) from error
         self._options = options
         self.rows = len(range(options.shard_index, len(rows), options.shard_count))
         batches, smaller = divmod(self.rows, options.batch_size)
-        self.per_epoch = batches + (smaller > 0 and not options.drop_remainder)
-        # Grain is given whole batches to make: a row at a time, its bookkeeping takes longer than reading does.
+        self.per_epoch: int = batches + (smaller > 0 and not options.drop_remainder)
+        self.per_pass = None if options.epochs is None else self.per_epoch * options.epochs
+        # Grain makes whole batches: for single rows, its bookkeeping takes longer than reading does.
         self._endless = grain.MapDataset.range(sys.maxsize).map(
-            _Read(rows, self.rows, self.per_epoch, parse, options)
+            _ReadBatch(rows, self.rows, self.per_epoch, parse, options)
         )
 
-    @property
-    def per_pass(self) -> int | None:
-        """How many batches a pass has; `None` if it does not end."""
-        return None if self._options.epochs is None else self.per_epoch * self._options.epochs
-
     def draw(self, position: BatchPosition) -> Generator[Any, None, None]:
-        """The rest of a pass."""
         per_pass = self.per_pass
         if not self.per_epoch or (per_pass is not None and position.batches >= per_pass):
             return
@@ -118,18 +88,16 @@ class GrainBatches:
 
         options = self._options
         threads = options.threads if options.prefetch else 0
-        read = batches.to_iter_dataset(
+        dataset = batches.to_iter_dataset(
             grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(options.prefetch, threads))
         )
         if not options.processes:
-            return read
-        if (
-            not flags.FLAGS.is_parsed()
-        ):  # Grain reads flags of its own, which scripts without absl never parse
+            return dataset
+        if not flags.FLAGS.is_parsed():  # scripts without absl never parse Grain's own flags
             flags.FLAGS.mark_as_parsed()
-        # What goes through shared memory by name outlives a `kill -9`; pipes do not.
+        # Named shared memory outlives a `kill -9`; pipes do not.
         unnamed = grain.experimental.WithOptionsIterDataset(
-            read, grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
+            dataset, grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
         )
         return unnamed.mp_prefetch(
             grain.MultiprocessingOptions(
@@ -140,7 +108,7 @@ class GrainBatches:
 
 
 def _end_with_parent(index: int, count: int) -> None:
-    """In a process that reads ahead: end when the one that it reads for is gone, however it went."""
+    """End this process, which reads ahead, when the one that it reads for has ended in whatever way."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -150,3 +118,42 @@ def _end_with_parent(index: int, count: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="stratagem-end-with-parent", daemon=True).start()
+
+
+def permute(positions: NDArray[np.int64], length: int, seed: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the elements at some positions of a shuffled order, of any length and without memory for all of it. Pure.
+
+    A Feistel network over the rows and columns of a square permutes a few numbers more than there are; those beyond
+    the length are permuted again until they are not.
+
+    Args:
+        positions: Numbers from 0 to `length - 1`.
+        length: How many elements there are.
+        seed: The same numbers give the same order.
+
+    Example:
+        >>> order = permute(np.arange(10), 10, seed=(1, 0))
+        >>> sorted(order.tolist()) == list(range(10)), bool(order[3] == permute(np.array([3]), 10, seed=(1, 0))[0])
+        (True, True)
+    """
+    # Few of the numbers below columns * rows are beyond the length.
+    columns = np.uint64(math.isqrt(max(1, length) - 1) + 1)
+    rows = np.uint64(-(-max(1, length) // int(columns)))
+    keys = np.random.SeedSequence(seed).generate_state(2 * _ROUNDS, np.uint64)
+    elements = positions.astype(np.uint64)
+    outside = np.arange(len(elements))
+    while len(outside):
+        row, column = np.divmod(elements[outside], columns)
+        for first, second in keys.reshape(_ROUNDS, 2):
+            column = (column + _mix(row + first) % columns) % columns
+            row = (row + _mix(column + second) % rows) % rows
+        elements[outside] = row * columns + column
+        outside = outside[elements[outside] >= length]
+    return elements.astype(np.int64)
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Make every bit of a value depend on all of its bits (the last step of SplitMix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -17,11 +17,11 @@ _DEEPEST_GROUP = 100
 
 
 class Malformed(Exception):
-    """Bytes that are no message; the caller knows where they came from and raises a `DataError`."""
+    """Bytes that are not a message; the caller knows where they came from and raises a `DataError`."""
 
 
-def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """The number that begins here, and where it ends."""
+def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """Return the number that begins at a position, and where it ends."""
     value = shift = 0
     for at in range(position, min(end, position + _LONGEST_VARINT)):
         byte = data[at]
@@ -33,9 +33,9 @@ def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message: number, wire type, where the value begins and where it ends.
+    """Yield the fields of a message: number, wire type, where the value begins and where it ends.
 
-    Groups, which no message of ours has, are skipped.
+    Groups, which an Example does not have, are skipped.
     """
     depth = 0
     while position < end:
@@ -43,16 +43,16 @@ def fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int
         if tag < 0x80:
             position += 1
         else:
-            tag, position = varint(data, position, end)
+            tag, position = read_varint(data, position, end)
         number, kind = tag >> 3, tag & 7
         start = position
         if not number or tag >> 32:
-            raise Malformed(f"field number {number} at byte {start} is none")
+            raise Malformed(f"field number {number} at byte {start} is not possible")
         if kind == LENGTH_DELIMITED:
-            length, start = varint(data, position, end)
+            length, start = read_varint(data, position, end)
             position = start + length
         elif kind == VARINT:
-            _, position = varint(data, position, end)
+            _, position = read_varint(data, position, end)
         elif kind == FIXED32:
             position += 4
         elif kind == FIXED64:
@@ -72,8 +72,8 @@ def fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int
         raise Malformed("a group does not end where it should")
 
 
-def encoded_varint(value: int) -> bytes:
-    """A number that is not negative, as a varint."""
+def encode_varint(value: int) -> bytes:
+    """Return a number that is not negative as a varint."""
     parts = bytearray()
     while value >= 0x80:
         parts.append(value & 0x7F | 0x80)
@@ -82,28 +82,28 @@ def encoded_varint(value: int) -> bytes:
     return bytes(parts)
 
 
-def encoded_varints(values: NDArray[np.int64]) -> bytes:
-    """Numbers as varints, one after the other; a negative one takes ten bytes."""
+def encode_varints(values: NDArray[np.int64]) -> bytes:
+    """Return numbers as varints, one after the other; a negative one takes ten bytes."""
     numbers = values.astype(np.uint64)
     if not len(numbers) or numbers.max() < 0x80:
         return numbers.astype(np.uint8).tobytes()
     shifts = np.arange(0, 70, 7, dtype=np.uint64)
-    # Of ten bytes per number only those up to its highest bit are kept; the first always is.
+    # Of ten bytes per number only those up to its highest bit are needed; the first always is.
     shifted = numbers[:, None] >> shifts
-    is_kept = shifted != 0
-    is_kept[:, 0] = True
-    goes_on = np.zeros_like(is_kept)
-    goes_on[:, :-1] = is_kept[:, 1:]
+    is_needed = shifted != 0
+    is_needed[:, 0] = True
+    goes_on = np.zeros_like(is_needed)
+    goes_on[:, :-1] = is_needed[:, 1:]
     groups = (shifted & 0x7F).astype(np.uint8) | (goes_on * np.uint8(0x80))
-    kept: NDArray[np.uint8] = groups[is_kept]
-    return kept.tobytes()
+    encoded: NDArray[np.uint8] = groups[is_needed]
+    return encoded.tobytes()
 
 
-def decoded_varints(data: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The numbers of varints that stand one after the other.
+def decode_varints(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the numbers of varints that stand one after the other.
 
     Raises:
-        Malformed: If the last does not end, or one is too long.
+        Malformed: The last one does not end, or one is too long.
     """
     if not len(data):
         return np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""Many records in one buffer, with where they came from: what `parse_example` reads fastest."""
+"""Many records in one buffer, with their origin: the form that `parse_example` reads fastest."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ class RecordBatch(Sequence[bytes]):
         starts: Where each record begins in the buffer.
         lengths: How long each is.
         offsets: Where each record's frame begins in its file, if it came from one.
-        sources: The files: for each the first row that came from it, and its name.
+        sources: For each file the first row that came from it, and its name.
 
     Example:
         >>> batch = RecordBatch.of([b"one", b"three"])
@@ -42,20 +42,20 @@ class RecordBatch(Sequence[bytes]):
 
     @classmethod
     def of(cls, records: Iterable[bytes]) -> "RecordBatch":
-        """The records, copied into one buffer."""
-        listed = list(records)
-        for row, record in enumerate(listed):
+        """Copy records into one buffer."""
+        all_records = list(records)
+        for row, record in enumerate(all_records):
             if not isinstance(record, bytes):
                 raise DataError(
                     f"record {row} is a {type(record).__name__}; a serialized record is bytes, as "
                     f"`make_example` returns it"
                 )
-        lengths = np.fromiter(map(len, listed), np.int64, len(listed))
-        return cls(b"".join(listed), np.cumsum(lengths) - lengths, lengths)
+        lengths = np.fromiter(map(len, all_records), np.int64, len(all_records))
+        return cls(b"".join(all_records), np.cumsum(lengths) - lengths, lengths)
 
     @classmethod
-    def joined(cls, batches: Sequence["RecordBatch"]) -> "RecordBatch":
-        """Batches that came from files, one after the other; copies them unless there is only one."""
+    def join(cls, batches: Sequence["RecordBatch"]) -> "RecordBatch":
+        """Join batches from files, one after the other; they are copied unless there is only one."""
         if len(batches) == 1:
             return batches[0]
         buffers, starts, offsets, sources = [], [], [], []
@@ -86,7 +86,7 @@ class RecordBatch(Sequence[bytes]):
             first, stop, step = index.indices(len(self))
             if step != 1:
                 raise DataError(f"step {step} is not supported; take records one after the other: step 1")
-            # Of several files that begin at row 0 the last counts: it is the one that the row is from.
+            # If several files begin at row 0, the row is from the last one.
             sources = [(max(0, row - first), name) for row, name in self._sources if row < stop]
             offsets = None if self._offsets is None else self._offsets[index]
             return RecordBatch(self.buffer, self.starts[index], self.lengths[index], offsets, sources)
@@ -94,7 +94,7 @@ class RecordBatch(Sequence[bytes]):
         return self.buffer[start : start + int(self.lengths[index])]
 
     def where(self, row: int) -> str:
-        """A record's place in words, for errors."""
+        """Return where a record is, in words for errors."""
         at = bisect_right(self._sources, row, key=lambda source: source[0]) - 1
         if at < 0 or self._offsets is None:
             return f"record {row}"

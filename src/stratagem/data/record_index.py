@@ -1,4 +1,4 @@
-"""Where each record of a TFRecord file begins: random access and ranges without reading what lies before."""
+"""An index of a TFRecord file: random access to records and ranges without reading the records before."""
 
 import mmap
 import os
@@ -11,9 +11,16 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from stratagem.data.compression import detected_compression, named_errors, opened
-from stratagem.data.framing import HEADER, OVERHEAD, Frames, hop, sound_headers, sound_records
+from stratagem.data.compression import detect_compression, file_errors, open_unbuffered
 from stratagem.data.record_batch import RecordBatch
+from stratagem.data.tfrecord_frames import (
+    HEADER,
+    OVERHEAD,
+    Frames,
+    count_sound_frames,
+    count_sound_headers,
+    find_frames,
+)
 from stratagem.errors import DataError
 
 _SUFFIX = ".index.npz"
@@ -21,14 +28,14 @@ _SUFFIX = ".index.npz"
 
 @dataclass(frozen=True, eq=False)
 class RecordIndex(Sequence[bytes]):
-    """The places of all records of one plain (not compressed) file.
+    """The positions of all records of one plain (not compressed) file.
 
     Attributes:
         path: The file.
         offsets: Where each record's frame begins.
         lengths: How long each record is.
         size: The file's size when it was indexed.
-        modified: Its time of modification then, in nanoseconds.
+        modified: Its modification time then, in nanoseconds.
 
     Example:
         >>> from stratagem.data import index_tfrecord, write_tfrecord
@@ -66,42 +73,44 @@ class RecordIndex(Sequence[bytes]):
             return RecordBatch.of([])
         begin = int(self.offsets[first])
         end = int(self.offsets[stop - 1] + self.lengths[stop - 1] + OVERHEAD)
-        with opened(self.path) as file:
-            if identity(file.fileno()) != (self.size, self.modified):
+        with open_unbuffered(self.path) as file:
+            if file_version(file.fileno()) != (self.size, self.modified):
                 raise DataError(f"{self.path} has changed since it was indexed; index it again")
             buffer = read_fully(file.fileno(), begin, end - begin, self.path)
         offsets, lengths = self.offsets[first:stop], self.lengths[first:stop]
         frames = Frames(offsets - begin, lengths, end - begin)
-        sound = sound_headers(buffer, frames)
-        if sound == len(lengths):
-            is_sound = sound_records(buffer, frames.starts, lengths)
-            sound = len(lengths) if is_sound.all() else int(is_sound.argmin())
-        if sound < len(lengths):
-            raise DataError(
-                f"{self.path}, record at byte {offsets[sound]}: wrong checksum; the file is damaged: "
-                f"copy or write it anew"
-            )
-        return RecordBatch(buffer, frames.starts, lengths, offsets, [(0, str(self.path))])
+        return checked_batch(buffer, frames, offsets, [(0, str(self.path))])
+
+
+def checked_batch(
+    buffer: bytes, frames: Frames, offsets: NDArray[np.int64], sources: Sequence[tuple[int, str]]
+) -> RecordBatch:
+    """Return the records of some frames as a `RecordBatch`; `DataError` if a checksum is wrong."""
+    batch = RecordBatch(buffer, frames.starts, frames.lengths, offsets, sources)
+    sound = count_sound_frames(buffer, frames)
+    if sound < len(batch):
+        raise DataError(f"{batch.where(sound)}: wrong checksum; the file is damaged: copy or write it anew")
+    return batch
 
 
 def index_tfrecord(path: str | os.PathLike[str], *, keep: bool = False) -> RecordIndex:
     """Find where the records of a plain TFRecord file begin.
 
-    An index kept beside the file is used if the file's size and time of modification are still the same.
+    An index saved beside the file is used if the file's size and modification time are still the same.
 
     Args:
-        path: The file. A compressed file has no places to jump to, and is refused.
-        keep: Keep the index beside the file, as `NAME.index.npz`, for the next time.
+        path: The file. A compressed file is refused: no record in it can be jumped to.
+        keep: Save the index beside the file, as `NAME.index.npz`, for the next time.
     """
     file = Path(path)
     beside = file.with_name(file.name + _SUFFIX)
-    with opened(file) as opened_file:
-        descriptor = opened_file.fileno()
-        size, modified = identity(descriptor)
-        kept = _kept(beside, file, size, modified)
-        if kept is not None:
-            return kept
-        compression = detected_compression(file, os.pread(descriptor, HEADER, 0))
+    with open_unbuffered(file) as stream:
+        descriptor = stream.fileno()
+        size, modified = file_version(descriptor)
+        index = _load(beside, file, size, modified)
+        if index is not None:
+            return index
+        compression = detect_compression(file, os.pread(descriptor, HEADER, 0))
         if compression is not None:
             raise DataError(
                 f"{file} is compressed with {compression}, where no record can be jumped to; read it from "
@@ -109,30 +118,30 @@ def index_tfrecord(path: str | os.PathLike[str], *, keep: bool = False) -> Recor
             )
         if size:
             with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped:
-                found = hop(mapped)
-                if found.end != size:  # a wrong length leads astray: which was it?
-                    found = found.first(sound_headers(mapped[:], found))
+                frames = find_frames(mapped)
+                if frames.end != size:  # a wrong length leads astray: find it
+                    frames = frames.first(count_sound_headers(mapped[:], frames))
         else:
-            found = hop(b"")
-    if found.end != size:
+            frames = find_frames(b"")
+    if frames.end != size:
         raise DataError(
-            f"{file}, record at byte {found.end}: its length leads beyond the end of the file; this is no "
+            f"{file}, record at byte {frames.end}: its length leads beyond the end of the file; this is not a "
             f"TFRecord file, or it was cut short or damaged: copy or write it anew"
         )
-    index = RecordIndex(file, found.positions, found.lengths, size, modified)
+    index = RecordIndex(file, frames.positions, frames.lengths, size, modified)
     if keep:
-        _keep(beside, index)
+        _save(beside, index)
     return index
 
 
-def identity(descriptor: int) -> tuple[int, int]:
-    """An open file's size and time of modification: what tells that it has changed."""
-    found = os.fstat(descriptor)
-    return found.st_size, found.st_mtime_ns
+def file_version(descriptor: int) -> tuple[int, int]:
+    """Return an open file's size and modification time, which show that it has changed."""
+    status = os.fstat(descriptor)
+    return status.st_size, status.st_mtime_ns
 
 
 def read_fully(descriptor: int, position: int, count: int, name: object) -> bytes:
-    """So many bytes from a place in an open file."""
+    """Return `count` bytes from a position in an open file."""
     parts = []
     while count:  # Linux gives at most 2 GiB at a time
         part = os.pread(descriptor, count, position)
@@ -144,8 +153,8 @@ def read_fully(descriptor: int, position: int, count: int, name: object) -> byte
     return b"".join(parts)
 
 
-def _kept(beside: Path, path: Path, size: int, modified: int) -> RecordIndex | None:
-    """The index beside the file, if there is one, and it is whole and about the file as it is now."""
+def _load(beside: Path, path: Path, size: int, modified: int) -> RecordIndex | None:
+    """Return the index beside the file, if there is one that is complete and matches the file as it is now."""
     try:
         with beside.open("rb") as file, np.load(file) as stored:
             if stored["identity"].tolist() != [size, modified]:
@@ -156,10 +165,10 @@ def _kept(beside: Path, path: Path, size: int, modified: int) -> RecordIndex | N
     return RecordIndex(path, offsets, lengths, size, modified)
 
 
-def _keep(beside: Path, index: RecordIndex) -> None:
+def _save(beside: Path, index: RecordIndex) -> None:
     partial = beside.with_name(f".{beside.name}.{os.getpid()}")
     identity = np.array([index.size, index.modified])
-    with named_errors(beside, "write"):
+    with file_errors(beside, "write"):
         try:
             with partial.open("wb") as file:
                 np.savez(file, identity=identity, offsets=index.offsets, lengths=index.lengths)

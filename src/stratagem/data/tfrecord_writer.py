@@ -1,4 +1,4 @@
-"""Writing TFRecord files, plain or compressed; a file appears under its name when it is whole."""
+"""Writes TFRecord files, plain or compressed; a file appears under its name when it is complete."""
 
 import os
 import zlib
@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stratagem.data.compression import WINDOW_BITS, named_compression, named_errors
-from stratagem.data.framing import LONGEST_RECORD, OVERHEAD, framed
+from stratagem.data.compression import WINDOW_BITS, file_errors, parse_compression
+from stratagem.data.tfrecord_frames import LONGEST_RECORD, OVERHEAD, frame_records
 from stratagem.errors import DataError
 
 _BUFFERED = 1 << 20
@@ -17,10 +17,10 @@ _BUFFERED = 1 << 20
 class TFRecordWriter:
     """Writes records one by one.
 
-    The file is written under another name beside its own, and takes its own when the `with` block ends well.
+    The file is written under a temporary name beside its own, and gets its own when the `with` block ends well.
 
     Args:
-        path: The file to write; one that is there is replaced.
+        path: The file to write; an existing one is replaced.
         compression: None, "gzip" or "zlib".
 
     Example:
@@ -29,38 +29,38 @@ class TFRecordWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, compression: str | None = None) -> None:
-        named = named_compression(compression)
+        known = parse_compression(compression)
         self._path = Path(path)
         self._partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        self._deflater = None if named is None else zlib.compressobj(wbits=WINDOW_BITS[named])
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
-        with named_errors(self._path, "write"):
+        self._deflater = None if known is None else zlib.compressobj(wbits=WINDOW_BITS[known])
+        self._records: list[bytes] = []
+        self._buffered_bytes = 0
+        with file_errors(self._path, "write"):
             self._file = self._partial.open("wb")
 
     def write(self, record: bytes) -> None:
         """Append a record."""
         if not isinstance(record, bytes | bytearray | memoryview):
             raise DataError(
-                f"a record is bytes, not {type(record).__name__}; `make_example` makes bytes of values"
+                f"a record is bytes, not {type(record).__name__}; `make_example` turns values into bytes"
             )
         data = bytes(record)
         if len(data) > LONGEST_RECORD:
             raise DataError(
                 f"a record of {len(data)} bytes; the format's readers take {LONGEST_RECORD} at most"
             )
-        self._waiting.append(data)
-        self._waiting_bytes += len(data) + OVERHEAD  # empty records must not wait for ever
-        if self._waiting_bytes >= _BUFFERED:
+        self._records.append(data)
+        self._buffered_bytes += len(data) + OVERHEAD  # counted, or empty records would never be written
+        if self._buffered_bytes >= _BUFFERED:
             self._flush()
 
     def _flush(self) -> None:
-        data = framed(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
+        data = frame_records(self._records)
+        self._records, self._buffered_bytes = [], 0
         self._put(data if self._deflater is None else self._deflater.compress(data))
 
     def _put(self, data: bytes) -> None:
-        with named_errors(self._path, "write"):
+        with file_errors(self._path, "write"):
             self._file.write(data)
 
     def __enter__(self) -> Self:
@@ -73,13 +73,13 @@ class TFRecordWriter:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            with named_errors(self._path, "write"), self._file:
+            with file_errors(self._path, "write"), self._file:
                 if error is None:
                     self._flush()
                     if self._deflater is not None:
                         self._put(self._deflater.flush())
             if error is None:
-                with named_errors(self._path, "write"):
+                with file_errors(self._path, "write"):
                     self._partial.replace(self._path)
         finally:
             self._partial.unlink(missing_ok=True)
@@ -88,11 +88,11 @@ class TFRecordWriter:
 def write_tfrecord(
     path: str | os.PathLike[str], records: Iterable[bytes], *, compression: str | None = None
 ) -> int:
-    """Write records to a TFRecord file, and say how many they were.
+    """Write records to a TFRecord file. Return how many they were.
 
     Args:
-        path: The file to write; one that is there is replaced once the new one is whole.
-        records: Bytes, such as `make_example` makes.
+        path: The file to write; an existing one is replaced once the new one is complete.
+        records: Bytes, such as `make_example` returns.
         compression: None, "gzip" or "zlib".
 
     Example:

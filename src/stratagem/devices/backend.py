@@ -1,4 +1,4 @@
-"""The border to JAX's backends: have they started, which devices did they bring, are collectives safe.
+"""The border to JAX's backends: whether they have started, their devices, and whether collectives are safe.
 
 The only module of this layer that looks inside JAX, and the one place where its errors become ours.
 """
@@ -24,7 +24,7 @@ _TYPES = {"cuda": "GPU", "rocm": "GPU", "gpu": "GPU"}
 
 
 def backends_started() -> bool:
-    """Whether JAX has started its backends, after which what devices there are is settled."""
+    """Return whether JAX has started its backends, after which its devices cannot change."""
     if "jax" not in sys.modules:
         return False
     from jax._src.xla_bridge import backends_are_initialized
@@ -33,43 +33,43 @@ def backends_started() -> bool:
 
 
 def jax_option(name: str) -> Any:
-    """The value of one of JAX's configuration options, such as `jax_platforms`."""
+    """Return the value of one of JAX's configuration options, such as `jax_platforms`."""
     import jax
 
     return getattr(jax.config, name)
 
 
 def device_type(device: "jax.Device") -> str:
-    """Our name for the kind of device that JAX calls `cpu`, `cuda`, `rocm` or `tpu`."""
+    """Return our name for the kind of device that JAX calls `cpu`, `cuda`, `rocm` or `tpu`."""
     platform = str(device.platform)
     return _TYPES.get(platform, platform.upper())
 
 
 def local_jax_devices() -> list["jax.Device"]:
-    """Every device of this process, on all platforms, CPUs first. Starts JAX's backends.
+    """Return every device of this process, on all platforms, CPUs first. Starts JAX's backends.
 
     Raises:
-        DeviceNotFoundError: if JAX cannot start them.
+        DeviceNotFoundError: JAX cannot start them.
     """
     guard_collectives()
     import jax
     from jax.extend.backend import backends
 
     try:
-        found = [device for platform in backends() for device in jax.local_devices(backend=platform)]
+        devices = [device for platform in backends() for device in jax.local_devices(backend=platform)]
     except RuntimeError as error:
         raise DeviceNotFoundError(
             f"JAX could not start its devices: {error}. Install the plug-in of the platform that was asked "
             "for, or unset JAX_PLATFORMS so that JAX takes what is there"
         ) from error
-    unique = {(device.platform, device.id): device for device in found}
+    unique = {(device.platform, device.id): device for device in devices}
     return sorted(
         unique.values(), key=lambda device: (device_type(device) != "CPU", device.platform, device.id)
     )
 
 
 def default_jax_device() -> "jax.Device":
-    """The device that JAX takes when none is named. Starts JAX's backends."""
+    """Return the device that JAX takes when none is named. Starts JAX's backends."""
     guard_collectives()
     import jax
 
@@ -79,7 +79,7 @@ def default_jax_device() -> "jax.Device":
 def guard_collectives() -> bool:
     """Make collectives over virtual CPU devices safe, however many the user asked JAX for and by what means.
 
-    To be called before JAX's backends start: then it enlarges XLA's thread pool, if that is needed.
+    Called before JAX's backends start, it enlarges XLA's thread pool if necessary.
 
     Returns:
         Whether collectives are safe. Only a process that started JAX itself, with virtual devices and too
@@ -93,12 +93,12 @@ def guard_collectives() -> bool:
 
 
 def collectives_are_safe(devices: int, environ: Mapping[str, str]) -> bool:
-    """Whether XLA's pool in a process with this environment is large enough for `devices` CPU devices."""
+    """Return whether XLA's pool in a process with this environment is large enough for `devices` CPU devices."""
     return pool_size(environ) >= threads_needed(devices) or devices == 1
 
 
 def cpu_device_count() -> int:
-    """How many CPU devices of its own this process has, or will have once JAX's backends start."""
+    """Return how many CPU devices of its own this process has, or will have once JAX's backends start."""
     if not backends_started():
         return _configured_cpu_devices(current())
     import jax
@@ -121,9 +121,9 @@ _ASYNC_DISPATCH = "JAX_CPU_ENABLE_ASYNC_DISPATCH"
 
 
 def limit_threads(threads: int) -> None:
-    """Let XLA compute with so many threads, since other processes compute on this machine's other cores.
+    """Limit XLA to some threads, since other processes compute on this machine's other cores.
 
-    Without effect on what the user has decided, or where JAX has been started already.
+    Has no effect on what the user has decided, or where JAX has already started.
     """
     if not backends_started():
         set_variables(limited_environment(threads, current()))
@@ -132,9 +132,9 @@ def limit_threads(threads: int) -> None:
 def compute_in_calling_thread() -> None:
     """Let a process that waits for each result compute it in the thread that waits.
 
-    JAX hands CPU computations to a thread of its own, so that Python can go on; who cannot go on only pays for
-    waking two threads. Without effect with several CPU devices, which need threads of their own, or where the user
-    has decided otherwise, or has started JAX already.
+    JAX hands CPU computations to a thread of its own, so that Python can go on; a process that waits anyway only pays
+    for waking two threads. Has no effect with several CPU devices, which need threads of their own, or where the user
+    has decided otherwise or has already started JAX.
     """
     if not backends_started() and requested_devices(current()) == 1 and _ASYNC_DISPATCH not in current():
         import jax

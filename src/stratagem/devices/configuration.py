@@ -1,10 +1,10 @@
-"""`configure`: what is settled before JAX starts, and the two switches that may be turned at any time."""
+"""`configure`: options that take effect when JAX starts, and the two switches that may be changed at any time."""
 
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
-from stratagem.devices import settings
 from stratagem.devices.backend import (
     backends_started,
     collectives_are_safe,
@@ -13,20 +13,81 @@ from stratagem.devices.backend import (
     jax_option,
     local_jax_devices,
 )
-from stratagem.devices.checks import positive
-from stratagem.devices.spec import DeviceSpec
+from stratagem.devices.device_spec import DeviceSpec, as_spec
+from stratagem.devices.local import change_placement, is_local
 from stratagem.devices.threads import virtual_device_environment
-from stratagem.devices.visible import VisibleDevices
+from stratagem.devices.whole_numbers import positive
 from stratagem.environment import choose_jax_for_keras, current, set_variables
-from stratagem.errors import ConfigurationError
+from stratagem.errors import ConfigurationError, DeviceSpecError
 
 _PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+_EXAMPLE = 'visible_devices=["/gpu:0", "/gpu:1"] or visible_devices=["/cpu:0"]'
 _lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class VisibleDevices:
+    """The devices that JAX shall see. Pure.
+
+    Attributes:
+        gpus: Which GPUs, by their index on this machine; `None` for all, empty for none.
+        cpus: Which CPU devices were named; `None` if none was by its index.
+    """
+
+    gpus: tuple[int, ...] | None
+    cpus: tuple[int, ...] | None
+
+    @classmethod
+    def parse(cls, names: object) -> Self:
+        """Read the names that a user gave.
+
+        Raises:
+            ConfigurationError: They are not a list of local CPUs and GPUs.
+
+        Example:
+            >>> VisibleDevices.parse(["/gpu:1"])
+            VisibleDevices(gpus=(1,), cpus=None)
+        """
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise ConfigurationError(f"visible_devices is {names!r}; it has to be a list, as in {_EXAMPLE}")
+        specs = [_local_spec(name) for name in names]
+        if not specs:
+            raise ConfigurationError(f"visible_devices names no device at all; name some, as in {_EXAMPLE}")
+        gpus = [spec.device_index for spec in specs if spec.device_type == "GPU"]
+        cpus = [spec.device_index for spec in specs if spec.device_type == "CPU"]
+        return cls(_indices(gpus) if gpus else (), _indices(cpus) if cpus else None)
+
+    @property
+    def cpu_only(self) -> bool:
+        """True if JAX shall leave GPUs and TPUs alone."""
+        return self.gpus == ()
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """The GPUs that were chosen: one by one, or all that there are under one name."""
+        return ("/gpu",) if self.gpus is None else tuple(f"/gpu:{index}" for index in self.gpus)
+
+    def check_cpus(self, count: int) -> None:
+        """Refuse to hide some of the `count` CPU devices from JAX, which cannot do that."""
+        if self.cpus is not None and self.cpus != tuple(range(count)):
+            named = ", ".join(f"/cpu:{index}" for index in self.cpus)
+            raise ConfigurationError(
+                f"visible_devices names {named}, but JAX is to have {count} CPU device(s), and all of its CPU "
+                f'devices are visible. Say "/cpu:*", or make {max(self.cpus) + 1} of them with '
+                f"virtual_devices={max(self.cpus) + 1}"
+            )
+
+    def jax_configuration(self) -> dict[str, str]:
+        """Return the values of JAX's configuration that make this choice."""
+        if self.cpu_only:
+            return {"jax_platforms": "cpu"}
+        gpus = "all" if self.gpus is None else ",".join(map(str, self.gpus))
+        return {"jax_cuda_visible_devices": gpus, "jax_rocm_visible_devices": gpus}
 
 
 @dataclass
 class _Chosen:
-    """What `configure` told JAX about visible devices, and the platforms that were set before it did."""
+    """The visible devices that `configure` gave to JAX, and the platforms that were set before."""
 
     visible: VisibleDevices | None = None
     platforms: str | None = None
@@ -42,24 +103,24 @@ def configure(
     soft_placement: bool | None = None,
     log_device_placement: bool | None = None,
 ) -> None:
-    """Say which devices this process shall have and how they are used; `None` leaves a thing as it is.
+    """Choose which devices this process has and how they are used; `None` leaves a setting as it is.
 
-    The first three are read by JAX when it starts its backends, at the first operation or the first look at
-    the devices: call this before, right after the imports. Saying again what is already in force is harmless.
+    JAX reads the first three when it starts its backends, at the first operation or the first look at
+    the devices: call this before, right after the imports. Repeating what is already in force is harmless.
     Keras computes with JAX if it is imported afterwards, unless KERAS_BACKEND says otherwise.
 
     Args:
-        virtual_devices: make this many CPU devices, to try out a strategy without accelerators. XLA gets
+        virtual_devices: Make this many CPU devices, to try out a strategy without accelerators. XLA gets
             the threads that it needs for collectives over them.
-        visible_devices: the devices that JAX may use: `["/gpu:1"]` hides the other GPUs, and the one left
-            is `/gpu:0` from then on; `["/cpu:0"]` hides all accelerators. Whether the chosen GPUs are there is found
-            out when devices are first looked for: without soft placement, missing ones are a `DeviceNotFoundError`.
-        memory_growth: take GPU memory as it is needed instead of most of it at the start.
-        soft_placement: use the CPU wherever a named device is missing, instead of raising.
-        log_device_placement: write to standard error where each variable and program is placed.
+        visible_devices: The devices that JAX may use: `["/gpu:1"]` hides the other GPUs, and the one left
+            is `/gpu:0` from then on; `["/cpu:0"]` hides all accelerators. The chosen GPUs are looked for when devices
+            are first needed: without soft placement, missing ones are a `DeviceNotFoundError`.
+        memory_growth: Take GPU memory as it is needed instead of most of it at the start.
+        soft_placement: Use the CPU wherever a named device is missing, instead of raising.
+        log_device_placement: Write to standard error where each variable and program is placed.
 
     Raises:
-        ConfigurationError: if a value is wrong, or comes after JAX has started with another.
+        ConfigurationError: A value is wrong, or comes after JAX has started with another.
 
     Example:
         >>> import stratagem as sg
@@ -81,7 +142,7 @@ def configure(
     with _lock:
         choose_jax_for_keras()
         _configure_start(virtual_devices, visible, memory_growth)
-    settings.change(soft_placement=soft_placement, log_device_placement=log_device_placement)
+    change_placement(soft_placement=soft_placement, log_device_placement=log_device_placement)
 
 
 def _configure_start(
@@ -117,7 +178,7 @@ def _make_visible(visible: VisibleDevices) -> None:
     for name, value in visible.jax_configuration().items():
         jax.config.update(name, value)
     _chosen.visible = visible
-    settings.change(chosen_gpus=visible.gpu_names)
+    change_placement(chosen_gpus=visible.gpu_names)
 
 
 def _make_memory_growth(growth: bool) -> None:
@@ -149,6 +210,29 @@ def _require_memory_growth(growth: bool) -> None:
 
 def _too_late(argument: str, state: str) -> ConfigurationError:
     return ConfigurationError(
-        f"configure({argument}) came too late: JAX was started {state}, and what devices it has cannot change "
-        f"any more. Call sg.configure({argument}) before the first JAX operation, e.g. right after the imports"
+        f"configure({argument}) came too late: JAX was started {state}, and its devices can no longer "
+        f"change. Call sg.configure({argument}) before the first JAX operation, e.g. right after the imports"
     )
+
+
+def _local_spec(name: object) -> DeviceSpec:
+    try:
+        spec = as_spec(name)  # type: ignore[arg-type]  # a name of another kind is refused in there
+    except DeviceSpecError as error:
+        raise ConfigurationError(f"visible_devices has {name!r}: {error}") from error
+    if not is_local(spec):
+        raise ConfigurationError(
+            f"visible_devices has {name!r}, which names another task; name devices of this machine, as in {_EXAMPLE}"
+        )
+    if spec.device_type not in ("CPU", "GPU"):
+        raise ConfigurationError(
+            f"visible_devices has {name!r}; only CPUs and GPUs can be chosen, as in {_EXAMPLE}. To choose "
+            "among TPU chips set TPU_VISIBLE_CHIPS before the program starts"
+        )
+    return spec
+
+
+def _indices(indices: list[int | None]) -> tuple[int, ...] | None:
+    if None in indices:
+        return None
+    return tuple(sorted({index for index in indices if index is not None}))

@@ -1,4 +1,4 @@
-"""How many threads XLA's CPU client needs for virtual devices, and the environment that gives them to it.
+"""The threads that XLA's CPU client needs for virtual devices, and the environment variables that set them.
 
 A collective over n CPU devices blocks n threads of XLA's pool until all of them have arrived, while the
 next step already waits in the same pool: with fewer than 2n threads the process stops for good, and XLA
@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from stratagem.devices.checks import positive
+from stratagem.devices.whole_numbers import positive
 
 POOL_SIZE = ("PJRT_NPROC", "NPROC")
 """The variables from which XLA takes its pool's size: the first that holds a number counts."""
@@ -19,12 +19,12 @@ _XLA_DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
 def threads_needed(devices: int) -> int:
-    """The least pool with which `devices` CPU devices and one dispatching thread cannot stop each other."""
+    """Return the smallest pool with which `devices` CPU devices and one dispatching thread cannot stop each other."""
     return 2 * devices if devices > 1 else 1
 
 
-def threads_given(devices: int) -> int:
-    """The pool that we ask for: each further thread that dispatches collectives needs as much again.
+def recommended_threads(devices: int) -> int:
+    """Return the pool that we ask for: each further thread that dispatches collectives needs as much again.
 
     Room for eight such threads, less where that would mean hundreds; idle threads cost nothing measurable. No pool is
     large enough for several threads that dispatch on and on and never wait for a result.
@@ -33,11 +33,11 @@ def threads_given(devices: int) -> int:
 
 
 def pool_size(environ: Mapping[str, str], cores: int | None = None) -> int:
-    """How many threads XLA's pool has, or will have, in a process with this environment.
+    """Return how many threads XLA's pool has, or will have, in a process with this environment.
 
     Args:
-        environ: the environment of that process.
-        cores: cores that it may use; those of this process if left out.
+        environ: The environment of that process.
+        cores: Cores that it may use; those of this process if left out.
     """
     for name in POOL_SIZE:
         try:
@@ -48,7 +48,7 @@ def pool_size(environ: Mapping[str, str], cores: int | None = None) -> int:
 
 
 def requested_devices(environ: Mapping[str, str]) -> int:
-    """How many CPU devices JAX makes in a process that starts with this environment."""
+    """Return how many CPU devices JAX makes in a process that starts with this environment."""
     try:
         count = int(environ.get(DEVICE_COUNT, ""))
     except ValueError:
@@ -60,27 +60,27 @@ def requested_devices(environ: Mapping[str, str]) -> int:
 
 
 def thread_environment(devices: int, environ: Mapping[str, str], cores: int | None = None) -> dict[str, str]:
-    """What to set beside `environ` for a pool that suits `devices` CPU devices; never a smaller one."""
-    if pool_size(environ, cores) >= threads_given(devices):
+    """Return what to set beside `environ` for a pool that suits `devices` CPU devices; never a smaller one."""
+    if pool_size(environ, cores) >= recommended_threads(devices):
         return {}
-    return {POOL_SIZE[0]: str(threads_given(devices))}
+    return {POOL_SIZE[0]: str(recommended_threads(devices))}
 
 
 def virtual_device_environment(
     count: int, environ: Mapping[str, str], cores: int | None = None
 ) -> dict[str, str]:
-    """The variables to set, beside `environ`, for a process that shall have `count` virtual CPU devices.
+    """Return the variables to set, beside `environ`, for a process that shall have `count` virtual CPU devices.
 
     Pure: nothing is set, JAX is not imported. A process started with these is safe from XLA's deadlock of
     virtual devices whatever it does before it imports Stratagem.
 
     Args:
-        count: how many CPU devices JAX shall have.
-        environ: the environment that the process starts from; a larger thread pool in it is kept.
-        cores: cores that the process may use; those of this process if left out.
+        count: How many CPU devices JAX shall have.
+        environ: The environment that the process starts from; a larger thread pool in it is kept.
+        cores: Cores that the process may use; those of this process if left out.
 
     Raises:
-        ConfigurationError: if `count` is not a whole number of at least 1.
+        ConfigurationError: `count` is not a whole number of at least 1.
 
     Example:
         >>> virtual_device_environment(4, {"PATH": "/usr/bin"}, cores=2)
@@ -96,7 +96,7 @@ _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
 def limited_environment(threads: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """What to set beside `environ` so that XLA computes with so many threads: for processes that share a machine.
+    """Return what to set beside `environ` to limit XLA to some threads, for processes that share a machine.
 
     With several CPU devices the pool stays as large as these need, and each device computes on one thread.
 

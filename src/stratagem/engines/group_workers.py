@@ -9,7 +9,7 @@ import numpy as np
 
 from stratagem.cluster import ClusterConfig
 from stratagem.collectives import Group, GroupOptions
-from stratagem.devices.placing import gathered, is_in_reach
+from stratagem.devices.global_arrays import gather, is_in_reach
 from stratagem.engines.chief_files import ChiefFiles
 from stratagem.engines.cluster_tasks import worker_tasks
 from stratagem.engines.contributions import COLLECTING, gather_forms
@@ -67,7 +67,7 @@ class GroupWorkers(Workers, WorkerHome):
             return value
         if not is_in_reach(value):
             gather_forms(self, COLLECTING)
-            value = self.under_way.run(partial(gathered, value))
+            value = self.under_way.run(partial(gather, value))
         return self.under_way.ready(value)
 
     def preemption_notice(self) -> ServerPreemptionNotice:

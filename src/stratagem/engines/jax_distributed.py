@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from stratagem.cluster import Address
 from stratagem.collectives import GroupOptions
 from stratagem.devices.backend import backends_started, guard_collectives, jax_option
-from stratagem.devices.placing import put
+from stratagem.devices.global_arrays import put
 from stratagem.engines.group_workers import GroupWorkers
 from stratagem.engines.meshes import WORKER_AXIS, GlobalMesh
 from stratagem.engines.replicas import REPLICA_AXIS, Replicas

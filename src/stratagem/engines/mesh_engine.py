@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from stratagem.devices.placing import gathered
+from stratagem.devices.global_arrays import gather
 from stratagem.engines.contributions import (
     Contribute,
     MetricForms,
@@ -129,7 +129,7 @@ class _UnevenSteps:
 
     def prepare(self, state: TrainState, batch: Any) -> Step:
         """Compute this worker's contribution, and return the step that sums it with the others' and updates."""
-        inputs = self._mesh.local(gathered(self._programs.inputs(state)))
+        inputs = self._mesh.local(gather(self._programs.inputs(state)))
         arrays, own, names = self._contribute(inputs, batch)
         parts = self._mesh.stack(self._as_rows(arrays))
         own = self._mesh.widen(own)

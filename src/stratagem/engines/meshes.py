@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from stratagem.devices.placing import local_copy, put
+from stratagem.devices.global_arrays import local_copy, put
 from stratagem.engines.replicas import REPLICA_AXIS, Replicas
 from stratagem.errors import StrategyError
 from stratagem.waist import TrainState

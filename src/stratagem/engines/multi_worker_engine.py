@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.devices.placing import gathered
+from stratagem.devices.global_arrays import gather
 from stratagem.engines.contributions import (
     apply_totals,
     contributor,
@@ -113,7 +113,7 @@ class ShardedStateEngine(Engine):
             gather_forms(self._workers, share_form(batch))
             inputs = gradient_inputs(trainable, state)
             if trainable.reads_optimizer:
-                inputs = self._under_way.run(partial(gathered, inputs))
+                inputs = self._under_way.run(partial(gather, inputs))
             arrays, own, names = contribute(self._mesh.local(inputs), batch)
             shards = state.flat_opt_state, state.flat_ema
             rest = replace(state, flat_opt_state=[], flat_ema=None)
@@ -138,7 +138,7 @@ class ShardedStateEngine(Engine):
             if axis is not None
             for shard in sorted(param.addressable_shards, key=_device_id)
         ]
-        with self._workers.group.gathered(shards) as parts:
+        with self._workers.group.gather_views(shards) as parts:
             wholes = jax.block_until_ready(join(parts, axes=tuple(axis for axis in axes if axis is not None)))
         joined = iter(self._mesh.widen(wholes))
         return [param if axis is None else next(joined) for param, axis in zip(params, axes, strict=True)]

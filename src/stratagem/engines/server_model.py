@@ -221,7 +221,7 @@ class ServerModel(ServerHome):
         numbers = self.plan.shared(range(len(self.form.flat_state)))
         names = {f"state/{place}": f"state/{number}" for place, number in enumerate(numbers)}
         return records, {
-            names.get(name, name): TensorEntry.joined([(records[server], key) for server, key in pieces])
+            names.get(name, name): TensorEntry.join([(records[server], key) for server, key in pieces])
             for name, pieces in self.plan.configs[0].tensors
         }
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import jax
 
 from stratagem.collectives import Group, GroupOptions
-from stratagem.devices.placing import local_copy
+from stratagem.devices.global_arrays import local_copy
 from stratagem.engines.engine import Step
 from stratagem.errors import RemoteError, StratagemError
 from stratagem.runtime.exits import DAEMON_WORK

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.devices.placing import is_in_reach, local_copy
+from stratagem.devices.global_arrays import is_in_reach, local_copy
 from stratagem.engines.local_tables import TableSteps
 from stratagem.engines.table_trainables import TrainableWithTables
 from stratagem.keras.model_tables import ModelTables

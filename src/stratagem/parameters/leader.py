@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from stratagem.errors import KeepError, RemoteError, RolledBack, StratagemError
-from stratagem.keep import Cut, Manifest, ShardRecord, TensorEntry
+from stratagem.keep import Manifest, ShardRecord, StoredSnapshot, TensorEntry
 from stratagem.parameters import model_core, protocol
 from stratagem.parameters.authority import Decision
 from stratagem.parameters.config import StoreConfig
@@ -242,7 +242,7 @@ class Leader(Lead):
         try:
             records = fan_out(lambda server: self._record(server, order), range(len(config.servers)))
             tensors = {
-                name: TensorEntry.joined([(records[server], key) for server, key in pieces])
+                name: TensorEntry.join([(records[server], key) for server, key in pieces])
                 for name, pieces in config.tensors
             }
             applied = {str(worker): list(push) for worker, push in order.applied.items()}
@@ -272,7 +272,7 @@ class Leader(Lead):
         snapshots = self.part.writer.snapshots
         reached = 0
 
-        def restore(snapshot: Cut) -> None:
+        def restore(snapshot: StoredSnapshot) -> None:
             nonlocal reached
             manifest = snapshot.manifest
             fields = {

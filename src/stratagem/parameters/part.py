@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from stratagem.errors import DeadlineExceeded, KeepError, LimitExceeded, RolledBack, StrategyError
-from stratagem.keep import Cuts, ShardRecord, read_shard
+from stratagem.keep import ShardRecord, Snapshots, read_shard
 from stratagem.parameters import protocol
 from stratagem.parameters.agreements import Label, beside, standing_for
 from stratagem.parameters.config import StoreConfig
@@ -254,7 +254,7 @@ class ModelPart:
         Raises:
             RolledBack: They have gone on.
         """
-        if not Cuts(root).path(step).is_dir():
+        if not Snapshots(root).path(step).is_dir():
             return False
         with self._opening:  # an earlier start of the chief may ask for the same
             if root not in self._writers:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 
 from stratagem.errors import DeadlineExceeded, KeepError
-from stratagem.keep import Cuts, ShardRecord, write_shard
+from stratagem.keep import ShardRecord, Snapshots, write_shard
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.table_base import TableBase
 from stratagem.runtime.exits import DAEMON_WORK
@@ -36,7 +36,7 @@ class SnapshotWriter:
 
     def __init__(self, config: StoreConfig, root: str) -> None:
         self._config = config
-        self.snapshots = Cuts(root)
+        self.snapshots = Snapshots(root)
         self._futures: dict[int, Future[ShardRecord]] = {}
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from stratagem.keep import ShardRecord, read_shard, write_shard
-from stratagem.keep.disk import explained, make_directory
+from stratagem.keep.disk import explain_errors, make_directory
 from stratagem.parameters.table_part import TablePart
 from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.table_files import PREFIX
@@ -53,7 +53,7 @@ class TableBase:
     def link(self, arrays: Mapping[str, Array], directory: Path) -> None:
         """Give a snapshot of these arrays its links to the files of its base."""
         for record in _base_of(arrays):
-            with explained(directory / record.file, "written"):
+            with explain_errors(directory / record.file, "written"):
                 try:
                     os.link(self._directory / record.file, directory / record.file)
                 except FileExistsError:
@@ -72,7 +72,7 @@ class TableBase:
         if changed < max(FEWEST, known // 2):
             return
         began, present = self._tables.step, {record.file for record in records}
-        with explained(self._directory, "written"):
+        with explain_errors(self._directory, "written"):
             make_directory(self._directory, durable=False)
             # Snapshots that stand on the present base may still be on their way; older ones have their links.
             for path in self._directory.iterdir():

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from stratagem.devices import DeviceSpec, log_placement
-from stratagem.devices.spec import as_spec
+from stratagem.devices import DeviceSpec, as_spec, log_placement
 from stratagem.errors import ProtocolError, VariableMismatch
 from stratagem.runtime.peers import Peers, TaskDevice
 from stratagem.runtime.programs import Program, export_program

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from stratagem.cluster import resolve_cluster
-from stratagem.devices import DeviceSpec, current_device, log_placement
-from stratagem.devices.spec import as_spec
+from stratagem.devices import DeviceSpec, as_spec, current_device, log_placement
 from stratagem.errors import ClusterError, StratagemError, TaskUnreachable, VariableMismatch
 from stratagem.runtime.peers import Peers, TaskDevice, cluster_from_fields
 from stratagem.runtime.remote_function import RemoteFunction, TracedPrograms

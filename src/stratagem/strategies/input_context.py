@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from stratagem.data.batch_source import PipelineIndex
 from stratagem.errors import StrategyError
 
 
 @dataclass(frozen=True)
-class InputContext:
+class InputContext(PipelineIndex):
     """Describes the worker for which a function makes batches.
 
     Attributes:

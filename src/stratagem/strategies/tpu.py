@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import jax
 
 from stratagem.cluster import ClusterConfig, ClusterSpec
-from stratagem.cluster.sources.base_port import BASE_PORT
-from stratagem.cluster.sources.integers import read_variable
+from stratagem.cluster.sources.numbers import BASE_PORT, read_variable
 from stratagem.collectives import GroupOptions
 from stratagem.devices import guard_collectives, list_devices
 from stratagem.engines.cluster_tasks import WORKER_JOBS, worker_tasks

@@ -10,9 +10,17 @@ from typing import Any
 import numpy as np
 
 from stratagem.errors import KeepError
-from stratagem.keep import Cut, Cuts, Manifest, ShardRecord, StoredArray, TensorEntry, write_shard
-from stratagem.keep.fields import plain
-from stratagem.keep.retention import kept
+from stratagem.keep import (
+    Manifest,
+    ShardRecord,
+    Snapshots,
+    StoredArray,
+    StoredSnapshot,
+    TensorEntry,
+    write_shard,
+)
+from stratagem.keep.checked_json import plain
+from stratagem.keep.stored_snapshots import steps_to_keep
 from stratagem.tables.table_files import PREFIX, TableFiles
 from stratagem.training.checkpoint_form import check_form
 
@@ -69,14 +77,14 @@ class CheckpointFiles:
     _has_told: bool = False
 
     def __post_init__(self) -> None:
-        kept((), self.keep, self.keep_every)
+        steps_to_keep((), self.keep, self.keep_every)
         root = Path(self.directory).absolute()
         there = next(path for path in (root, *root.parents) if path.exists())
         if not there.is_dir():
             raise KeepError(
                 f"{root} cannot hold checkpoints: {there} is no directory; give another one, or move that away"
             )
-        self.cuts = Cuts(root)
+        self.cuts = Snapshots(root)
 
     # Writing.
 
@@ -143,7 +151,7 @@ class CheckpointFiles:
         own = write_shard(path, _SHARD, arrays)
         entries = {
             **entries,
-            **{name: TensorEntry.joined([(own, name)]) for name in arrays if not name.startswith(PREFIX)},
+            **{name: TensorEntry.join([(own, name)]) for name in arrays if not name.startswith(PREFIX)},
         }
         self.cuts.commit(Manifest(saved.step, [*records, own], entries, meta))
         self.reached = saved.step
@@ -172,14 +180,14 @@ class CheckpointFiles:
                     raise
                 # It was removed meanwhile, as old ones are: there is a newer one.
 
-    def _found(self, step: int | None) -> Cut | None:
+    def _found(self, step: int | None) -> StoredSnapshot | None:
         if step is None:
             return self.cuts.newest_readable()
         cut = self.cuts.open(step)
         cut.verify()
         return cut
 
-    def _read(self, cut: Cut, form: Mapping[str, StoredArray]) -> Saved:
+    def _read(self, cut: StoredSnapshot, form: Mapping[str, StoredArray]) -> Saved:
         meta, where = cut.manifest.meta, f"the checkpoint of step {cut.step} in {self.cuts.root}"
         if meta.get("kind") != _KIND:
             raise KeepError(
@@ -197,7 +205,7 @@ class CheckpointFiles:
         self._passed_over = {step: why for step in self.cuts.steps() if step > self.reached}
 
 
-def _form(cut: Cut) -> dict[str, StoredArray]:
+def _form(cut: StoredSnapshot) -> dict[str, StoredArray]:
     tables = {
         name: StoredArray(tuple(shape), dtype)
         for name, (shape, dtype) in cut.manifest.meta.get(_TABLES, {}).items()

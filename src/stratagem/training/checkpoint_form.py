@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem.devices.placing import put
+from stratagem.devices.global_arrays import put
 from stratagem.errors import KeepError
 from stratagem.keep import StoredArray
 from stratagem.runtime.host_memory import host_view

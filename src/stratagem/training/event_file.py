@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stratagem.data.framing import framed
+from stratagem.data.tfrecord_frames import frame_records
 from stratagem.errors import KeepError, MissingExtra
 from stratagem.training.histograms import Histogram
 
@@ -111,7 +111,7 @@ class EventFile:
 
     def _write(self, event: Any) -> None:
         event.wall_time = time.time()
-        record = framed([event.SerializeToString()])
+        record = frame_records([event.SerializeToString()])
         with self._lock:
             if self._file.closed:
                 raise KeepError(f"{self._path} has been closed; write summaries before `close`")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.tree_util import PyTreeDef
 
-from stratagem.devices.placing import local_copy
+from stratagem.devices.global_arrays import local_copy
 from stratagem.errors import StrategyError
 from stratagem.tables.row_source import RowSource
 from stratagem.waist.averages import ExponentialMovingAverage

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem.cluster import resolve_cluster
-from stratagem.cluster.sources.slurm_lists import expand_counts, expand_nodes
+from stratagem.cluster.sources.slurm import expand_counts, expand_nodes
 
 tf = pytest.importorskip("tensorflow")
 slurm = pytest.importorskip("tensorflow.python.distribute.cluster_resolver.slurm_cluster_resolver")

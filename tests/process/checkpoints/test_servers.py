@@ -9,7 +9,7 @@ from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
 from stratagem.errors import KeepError
-from stratagem.keep import Cut, Cuts
+from stratagem.keep import Snapshots, StoredSnapshot
 
 
 def test_the_chiefs_edits_are_between_updates_and_never_half_in_a_cut(
@@ -39,7 +39,7 @@ def test_the_chiefs_edits_are_between_updates_and_never_half_in_a_cut(
             strategy.close()
             Path(__file__).with_name("other-is-done").touch()
     """)
-    cuts = Cuts(tmp_path / "cuts" / "model-0")
+    cuts = Snapshots(tmp_path / "cuts" / "model-0")
     job = new_job(2, 2)
     servers = [job.serve(index) for index in range(2)]
     workers = [job.start("worker", index, path, cuts.root.parent) for index in range(2)]
@@ -59,7 +59,7 @@ def test_the_chiefs_edits_are_between_updates_and_never_half_in_a_cut(
     assert after == {**before, "values": [-1.0, *before["values"]]}, "one array was set, and nothing else"
 
 
-def _look(cuts: Cuts, seen: dict[int, float]) -> bool:
+def _look(cuts: Snapshots, seen: dict[int, float]) -> bool:
     """Look at the newest cut: every element of every variable has had the same edits and updates."""
     step = cuts.latest()
     if step is None or step in seen:
@@ -74,7 +74,7 @@ def _look(cuts: Cuts, seen: dict[int, float]) -> bool:
     return True
 
 
-def _numbers(cut: Cut) -> set[float]:
+def _numbers(cut: StoredSnapshot) -> set[float]:
     names = [name for name in cut.names if name.startswith("params/")]
     assert len(names) == 4
     return {float(number) for name in names for number in np.unique(cut.read(name))}
@@ -177,7 +177,7 @@ def test_servers_that_cannot_reach_the_directory_send_what_they_hold(
     job.start("worker", 0, path).ends_well()
     for server in servers:
         server.ends_well()
-    cut = Cuts(tmp_path / "checkpoints").newest_readable()
+    cut = Snapshots(tmp_path / "checkpoints").newest_readable()
     assert cut is not None and cut.step == 3
     assert [record.shard for record in cut.manifest.shards] == ["chief"]
     assert _numbers(cut) == {3.0}
@@ -205,7 +205,7 @@ def test_a_server_that_holds_nothing_does_its_part(
     assert worker.results()[0]["fetched"] == {"step": 2, "counts": [2.0], "values": [2.0]}
     for server in servers:
         assert "Traceback" not in server.ends_well()
-    cuts = Cuts(tmp_path / "checkpoints")
+    cuts = Snapshots(tmp_path / "checkpoints")
     assert cuts.steps() == [1, 2]
     assert sorted(record.shard for record in cuts.open(2).manifest.shards) == ["chief", "ps-0", "ps-1"]
-    assert Cuts(tmp_path / "cuts" / "model-0").steps() == [0, 1]
+    assert Snapshots(tmp_path / "cuts" / "model-0").steps() == [0, 1]

@@ -1,4 +1,4 @@
-"""Cuts written by real processes: by several together, and by one that is killed at any moment."""
+"""Snapshots written by real processes: by several together, and by one that is killed at any moment."""
 
 import json
 import os
@@ -15,13 +15,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from process.keep.writer import PARTS, ROWS
-from stratagem.keep import Cut, Cuts, Manifest, ShardRecord, TensorEntry
+from stratagem.keep import Manifest, ShardRecord, Snapshots, StoredSnapshot, TensorEntry
 
 WRITER = Path(__file__).with_name("writer.py")
 ROUNDS = 20
 MOST_CUTS = 4
 LONGEST = 0.03
-"""Seconds from a cut that was told of to the kill; making one takes less."""
+"""Seconds from a snapshot that was told of to the kill; making one takes less."""
 
 
 def started(*arguments: object) -> "subprocess.Popen[str]":
@@ -31,24 +31,24 @@ def started(*arguments: object) -> "subprocess.Popen[str]":
     )
 
 
-def check(cut: Cut) -> None:
-    """The cut, whose digests are right, is all of one step."""
-    assert cut.manifest.meta == {"step": cut.step}
-    assert cut.names == ["rows", *(f"n{part}" for part in range(PARTS))]
-    for name in cut.names:
-        assert np.all(cut.read(name) == cut.step)
-    assert cut.read("rows").shape == (PARTS * ROWS, 4)
+def check(snapshot: StoredSnapshot) -> None:
+    """The snapshot, whose digests are right, is all of one step."""
+    assert snapshot.manifest.meta == {"step": snapshot.step}
+    assert snapshot.names == ["rows", *(f"n{part}" for part in range(PARTS))]
+    for name in snapshot.names:
+        assert np.all(snapshot.read(name) == snapshot.step)
+    assert snapshot.read("rows").shape == (PARTS * ROWS, 4)
 
 
 def check_file(path: Path) -> None:
-    """What has the name of a shard is whole, be its cut finished or not."""
+    """What has the name of a shard is whole, be its snapshot finished or not."""
     step = int(path.parent.name.removeprefix("step-"))
     for array in load_file(path).values():
         assert np.all(array == step)
 
 
 def killed_after(count: int, seconds: float, writers: "subprocess.Popen[str]") -> list[int]:
-    """Let a new writer tell of so many cuts and go on for so long, then kill it; the steps that it told of.
+    """Let a new writer tell of so many snapshots and go on for so long, then kill it; the steps that it told of.
 
     The first of them is the one that it went on from.
     """
@@ -78,38 +78,38 @@ def writers(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
 def test_a_writer_killed_at_any_moment(
     tmp_path: Path, writers: "subprocess.Popen[str]", caplog: pytest.LogCaptureFixture
 ) -> None:
-    cuts = Cuts(tmp_path)
+    snapshots = Snapshots(tmp_path)
     seeded = random.Random(20)
     reached = -1
     for _ in range(ROUNDS):
         told = killed_after(seeded.randrange(MOST_CUTS), seeded.uniform(0, LONGEST), writers)
-        assert told[0] == reached, "the writer went on from another cut than the newest that can be read"
-        readable = list(cuts.readable())
-        found = max((cut.step for cut in readable), default=-1)
-        # The last cut may be finished and not yet told of.
+        assert told[0] == reached, "the writer went on from another snapshot than the newest that can be read"
+        readable = list(snapshots.readable())
+        found = max((snapshot.step for snapshot in readable), default=-1)
+        # The last snapshot may be finished and not yet told of.
         assert found in (told[-1], told[-1] + 1)
-        for cut in readable:
-            check(cut)
+        for snapshot in readable:
+            check(snapshot)
         for file in tmp_path.glob("step-*/*.safetensors"):
             check_file(file)
         reached = found
-    assert reached >= ROUNDS // 2, "cuts were hardly made"
-    assert not caplog.records, "a kill leaves cuts unfinished, never damaged"
-    cuts.prune(1)
-    assert cuts.steps() == [reached]
-    assert not list(cuts.path(reached).glob("*.partial"))
+    assert reached >= ROUNDS // 2, "snapshots were hardly made"
+    assert not caplog.records, "a kill leaves snapshots unfinished, never damaged"
+    snapshots.prune(1)
+    assert snapshots.steps() == [reached]
+    assert not list(snapshots.path(reached).glob("*.partial"))
 
 
-def test_several_processes_write_one_cut(tmp_path: Path) -> None:
+def test_several_processes_write_one_snapshot(tmp_path: Path) -> None:
     writers = [started(tmp_path, 7, part) for part in range(PARTS)]
     told = [writer.communicate(timeout=60)[0] for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * PARTS
-    cuts = Cuts(tmp_path)
-    assert cuts.steps() == []
+    snapshots = Snapshots(tmp_path)
+    assert snapshots.steps() == []
     records = [ShardRecord.from_dict(json.loads(line)) for line in told]
-    rows = TensorEntry.joined([(record, f"rows/part_{part}") for part, record in enumerate(records)])
-    entries = {f"n{part}": TensorEntry.joined([(record, f"n{part}")]) for part, record in enumerate(records)}
-    cuts.commit(Manifest(7, records, {"rows": rows, **entries}, {"step": 7}))
-    newest = cuts.newest_readable()
+    rows = TensorEntry.join([(record, f"rows/part_{part}") for part, record in enumerate(records)])
+    entries = {f"n{part}": TensorEntry.join([(record, f"n{part}")]) for part, record in enumerate(records)}
+    snapshots.commit(Manifest(7, records, {"rows": rows, **entries}, {"step": 7}))
+    newest = snapshots.newest_readable()
     assert newest is not None and newest.step == 7
     check(newest)

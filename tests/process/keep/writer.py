@@ -1,4 +1,4 @@
-"""Processes that write cuts, run by the tests as a script: one shard, or cut after cut until they are killed."""
+"""Processes that write snapshots, run by the tests as a script: one shard, or snapshot after snapshot until they are killed."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from stratagem.keep import Cuts, Manifest, TensorEntry, write_shard
+from stratagem.keep import Manifest, Snapshots, TensorEntry, write_shard
 
 PARTS = 3
 ROWS = 100_000
@@ -18,32 +18,34 @@ def tell(what: object) -> None:
 
 
 def write_one(root: str, step: int, part: int) -> None:
-    """One shard of one cut; its record goes to standard output."""
+    """One shard of one snapshot; its record goes to standard output."""
     tensors = {f"rows/part_{part}": np.full((ROWS, 4), step, np.float32), f"n{part}": np.array(step)}
-    record = write_shard(Cuts(root).directory(step), f"ps-{part}", tensors)
+    record = write_shard(Snapshots(root).directory(step), f"ps-{part}", tensors)
     tell(json.dumps(record.to_dict()))
 
 
 def write_on(root: str) -> None:
-    """Go on from the newest cut that can be read; tell of each step once it is finished."""
-    cuts = Cuts(root, durable=False)  # the disk itself survives what the test does
-    newest = cuts.newest_readable()
+    """Go on from the newest snapshot that can be read; tell of each step once it is finished."""
+    snapshots = Snapshots(root, durable=False)  # the disk itself survives what the test does
+    newest = snapshots.newest_readable()
     step = newest.step if newest is not None else -1
     tell(step)
     while True:
         step += 1
-        directory = cuts.directory(step)
+        directory = snapshots.directory(step)
         records = []
         for part in range(PARTS):
             tensors = {f"rows/part_{part}": np.full((ROWS, 4), step, np.float32), f"n{part}": np.array(step)}
             records.append(write_shard(directory, f"ps-{part}", tensors, durable=False))
         parts = [(record, f"rows/part_{part}") for part, record in enumerate(records)]
         entries = {
-            f"n{part}": TensorEntry.joined([(record, f"n{part}")]) for part, record in enumerate(records)
+            f"n{part}": TensorEntry.join([(record, f"n{part}")]) for part, record in enumerate(records)
         }
-        cuts.commit(Manifest(step, records, {"rows": TensorEntry.joined(parts), **entries}, {"step": step}))
+        snapshots.commit(
+            Manifest(step, records, {"rows": TensorEntry.join(parts), **entries}, {"step": step})
+        )
         tell(step)
-        cuts.prune(keep=2)
+        snapshots.prune(keep=2)
 
 
 def fork_writers(root: str) -> None:

@@ -10,7 +10,7 @@ from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
 from proofs import FUNCTIONS, Proves, column
-from stratagem.keep import Cuts
+from stratagem.keep import Snapshots
 
 SHORT, LONG = 3, 11
 
@@ -123,7 +123,7 @@ def test_whose_data_have_ended_is_not_waited_for_after_a_loss_of_the_server(
         wait_for("enough")
         tell(fetched=told(strategy.fetch(state)))
     """)
-    cuts = Cuts(tmp_path / "cuts" / "model-0")
+    cuts = Snapshots(tmp_path / "cuts" / "model-0")
     job = new_job(1, 2)
     server = job.serve(0)
     chief, other = [job.start("worker", index, path, cuts.root.parent) for index in range(2)]

@@ -8,7 +8,7 @@ from drills.processes import until
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
-from stratagem.keep import Cuts
+from stratagem.keep import Snapshots
 
 
 def test_jobs_go_on_without_those_who_do_not_come_back(
@@ -137,7 +137,7 @@ def test_who_has_finished_is_not_waited_for_after_a_loss_of_the_server(
                 break
         tell(fetched=told(strategy.fetch(state)))
     """)
-    cuts = Cuts(tmp_path / "cuts" / "model-0")
+    cuts = Snapshots(tmp_path / "cuts" / "model-0")
     job = new_job(2, 2)
     servers = [job.serve(index) for index in range(2)]
     chief, other = [job.start("worker", index, path, cuts.root.parent) for index in range(2)]

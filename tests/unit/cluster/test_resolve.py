@@ -46,7 +46,7 @@ def test_the_first_source_wins_and_the_log_says_so(first: int, caplog: pytest.Lo
         config = resolve_cluster([], environment_of(names))
     assert config is not None
     assert config.source == names[0]
-    passed = f"; passed over: {', '.join(names[1:])}" if names[1:] else ""
+    passed = f"; ignored: {', '.join(names[1:])}" if names[1:] else ""
     assert caplog.messages == [f"Cluster from {names[0]}: this is worker 0{passed}"]
 
 
@@ -55,7 +55,7 @@ def test_flags_come_before_everything(caplog: pytest.LogCaptureFixture) -> None:
         config = resolve_cluster(FLAGS, environment_of(list(SOURCES)))
     assert config is not None
     assert config.source == "flags"
-    assert f"passed over: {', '.join(SOURCES)}" in caplog.text
+    assert f"ignored: {', '.join(SOURCES)}" in caplog.text
 
 
 def test_nothing_set_is_no_cluster(caplog: pytest.LogCaptureFixture) -> None:
@@ -67,7 +67,7 @@ def test_nothing_set_is_no_cluster(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_local_tf_config_decides_too(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="stratagem"):
         assert resolve_cluster([], {**SOURCES["Slurm"], "TF_CONFIG": "{}"}) is None
-    assert caplog.messages == ["Cluster from TF_CONFIG: no cluster, a local run; passed over: Slurm"]
+    assert caplog.messages == ["Cluster from TF_CONFIG: no cluster, a local run; ignored: Slurm"]
 
 
 def test_what_is_passed_over_may_be_wrong() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem.cluster import ClusterSpec, resolve_cluster
-from stratagem.cluster.sources.slurm_lists import expand_counts, expand_nodes
+from stratagem.cluster.sources.slurm import expand_counts, expand_nodes
 from stratagem.errors import ClusterError
 
 STEP = {"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_PROCID": "2"}

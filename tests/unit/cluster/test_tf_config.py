@@ -163,8 +163,11 @@ MALFORMED: list[tuple[object, str]] = [
     ("null", "TF_CONFIG is null"),
     ({"worker": ["a:1"], "task": WORKER_0}, 'TF_CONFIG["worker"] is a job outside the cluster'),
     ({"master": ["a:1"]}, 'TF_CONFIG["master"] is a job outside'),
-    ({"clusters": WORKERS, "task": WORKER_0}, 'TF_CONFIG["clusters"] is no key of TF_CONFIG; did you mean'),
-    ({"Cluster": WORKERS, "task": WORKER_0}, 'TF_CONFIG["Cluster"] is no key'),
+    (
+        {"clusters": WORKERS, "task": WORKER_0},
+        'TF_CONFIG["clusters"] is not a key of TF_CONFIG; did you mean',
+    ),
+    ({"Cluster": WORKERS, "task": WORKER_0}, 'TF_CONFIG["Cluster"] is not a key'),
     ({"cluster": ["a:1"], "task": WORKER_0}, 'TF_CONFIG["cluster"] is ["a:1"]; it must map job names'),
     ({"cluster": None, "task": WORKER_0}, 'TF_CONFIG["cluster"] is null'),
     ({"cluster": "a:1", "task": WORKER_0}, 'TF_CONFIG["cluster"] is "a:1"'),

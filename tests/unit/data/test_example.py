@@ -20,7 +20,7 @@ from stratagem.data import (
     write_tfrecord,
 )
 from stratagem.data.features import Feature
-from stratagem.data.protobuf import encoded_varint
+from stratagem.data.protobuf import encode_varint
 from stratagem.errors import DataError
 
 INT64 = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-3, 300))
@@ -39,7 +39,7 @@ VARIABLE: dict[str, Feature] = {
 
 
 def message(number: int, content: bytes) -> bytes:
-    return encoded_varint(number << 3 | 2) + encoded_varint(len(content)) + content
+    return encode_varint(number << 3 | 2) + encode_varint(len(content)) + content
 
 
 def example_of(**features: bytes) -> bytes:
@@ -151,10 +151,10 @@ def test_values_that_cannot_be_stored(value: object, problem: str) -> None:
 
 
 # Lists of numbers as other writers have them: packed, not packed, in parts, with fields that are not ours.
-LOOSE_INTEGERS = message(3, b"".join(b"\x08" + encoded_varint(value) for value in (1, 300, 2**64 - 1)))
-PACKED_INTEGERS = message(3, message(1, b"".join(map(encoded_varint, (1, 300, 2**64 - 1)))))
-MIXED_INTEGERS = message(3, message(1, b"\x01") + b"\x08" + encoded_varint(300)) + message(
-    3, message(1, encoded_varint(2**64 - 1))
+LOOSE_INTEGERS = message(3, b"".join(b"\x08" + encode_varint(value) for value in (1, 300, 2**64 - 1)))
+PACKED_INTEGERS = message(3, message(1, b"".join(map(encode_varint, (1, 300, 2**64 - 1)))))
+MIXED_INTEGERS = message(3, message(1, b"\x01") + b"\x08" + encode_varint(300)) + message(
+    3, message(1, encode_varint(2**64 - 1))
 )
 LOOSE_FLOATS = message(2, b"".join(b"\x0d" + np.float32(value).tobytes() for value in (1, 2)))
 PACKED_FLOATS = message(2, message(1, np.array([1, 2], "<f4").tobytes()))
@@ -252,14 +252,14 @@ def test_an_empty_batch() -> None:
         (
             None,
             FixedLenFeature((), np.int64),
-            "is missing, and has no default_value; wanted is int64 of shape ()",
+            "is missing, and has no default_value; expected is int64 of shape ()",
         ),
-        (None, RawFeature((2,)), "is missing; wanted is uint8 of shape (2,) as raw bytes"),
-        (1.5, FixedLenFeature((), np.int64), "has a float_list, but a int64_list is wanted"),
+        (None, RawFeature((2,)), "is missing; expected is uint8 of shape (2,) as raw bytes"),
+        (1.5, FixedLenFeature((), np.int64), "has a float_list, but a int64_list is expected"),
         (
             1,
             VarLenFeature(bytes),
-            "has a int64_list, but a bytes_list is wanted; wanted is any number of bytes",
+            "has a int64_list, but a bytes_list is expected; expected is any number of bytes",
         ),
         ([1, 2, 3], FixedLenFeature((2, 2), np.int64), "has 3 values, but shape (2, 2) takes 4"),
         ([1.0], FixedLenFeature((2,), np.float32), "has 1 values, but shape (2,) takes 2"),
@@ -298,7 +298,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, value: object, feature: Feat
         (lambda: FixedLenFeature((), np.int64, 2**70), "does not fit dtype int64"),
         (lambda: parse_example(b"", {"x": []}), "give a FixedLenFeature"),  # type: ignore[dict-item]
         (lambda: RawFeature((), object), "has no raw bytes"),
-        (lambda: RawFeature((), "nonsense"), "none that NumPy knows"),
+        (lambda: RawFeature((), "nonsense"), "not a dtype that NumPy knows"),
         (lambda: parse_example(b"", {"x": np.int64}), "give a FixedLenFeature"),  # type: ignore[dict-item]
         (lambda: parse_example(["text"], {}), "record 0 is a str"),  # type: ignore[list-item]
     ],

@@ -24,7 +24,7 @@ from stratagem.data import (
     shard_files,
     write_tfrecord,
 )
-from stratagem.data.rows_by_number import RecordFiles
+from stratagem.data.numbered_rows import RecordRows
 
 ROWS = 23
 PATIENCE = 30.0
@@ -267,7 +267,7 @@ def test_a_state_of_other_batches_is_refused(options: dict[str, Any], told: str)
 
 @pytest.mark.parametrize("state", [{}, {"passes": 0}, {"passes": "a", "batches": 0}, None])
 def test_what_is_no_state_is_refused(state: Any) -> None:
-    with pytest.raises(sg.DataError, match="no state of a pipeline"):
+    with pytest.raises(sg.DataError, match="not the state of a pipeline"):
         pipeline(np.arange(3), 1).restore(state)
 
 
@@ -336,7 +336,7 @@ def test_nothing_gives_nothing(source: Any, epochs: int | None) -> None:
 
 
 def test_damage_and_change_are_named(files: list[Path]) -> None:
-    records = RecordFiles.of(files)
+    records = RecordRows.of(files)
     data = bytearray(files[1].read_bytes())
     place = int(records.indices[1].offsets[2])
     data[place + 14] ^= 1
@@ -344,13 +344,13 @@ def test_damage_and_change_are_named(files: list[Path]) -> None:
     with pytest.raises(sg.DataError, match=r"part-1.*changed"):
         records.take(np.array([3, 12]))
     with pytest.raises(sg.DataError, match=rf"part-1.*byte {place}.*checksum"):
-        RecordFiles.of(files).take(np.array([3, 12]))
+        RecordRows.of(files).take(np.array([3, 12]))
     with pytest.raises(sg.DataError, match="checksum"):
         list(pipeline(files, 4, parse=parse))
 
 
 def test_records_of_many_files_know_where_they_are_from(files: list[Path]) -> None:
-    batch = RecordFiles.of(files).take(np.array([20, 0, 1, 12, 21]))
+    batch = RecordRows.of(files).take(np.array([20, 0, 1, 12, 21]))
     assert parse(batch)["x"].tolist() == [20, 0, 1, 12, 21]
     assert [str(batch.where(row)).split("part-")[1][0] for row in range(5)] == ["2", "0", "0", "1", "2"]
 

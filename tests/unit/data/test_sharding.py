@@ -35,5 +35,5 @@ def test_wrong_arguments() -> None:
         shard_files([], 2, 0)
     with pytest.raises(DataError, match="is one path"):
         shard_files("abc", 2, 0)
-    with pytest.raises(DataError, match="shared out already"):
+    with pytest.raises(DataError, match="already divided"):
         read_tfrecord(shard_files(["a"], 2, 0), num_shards=2)

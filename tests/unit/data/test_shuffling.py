@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratagem.data import shuffle_batch
-from stratagem.data.stacking import stack
+from stratagem.data.stream_batches import stack
 from stratagem.errors import DataError
 
 DEADLINE = 30.0

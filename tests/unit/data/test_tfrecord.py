@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stratagem.data import TFRecordWriter, read_tfrecord, write_tfrecord
-from stratagem.data.checksum import masked_crc32c
+from stratagem.data.tfrecord_frames import checksum
 from stratagem.errors import DataError
 
 COMPRESSIONS = [None, "gzip", "zlib"]
@@ -28,7 +28,7 @@ def records_of_many_lengths(count: int) -> list[bytes]:
 
 def header(length: int) -> bytes:
     packed = struct.pack("<Q", length)
-    return packed + struct.pack("<I", masked_crc32c(packed))
+    return packed + struct.pack("<I", checksum(packed))
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -204,7 +204,7 @@ def test_a_huge_length_is_refused_before_memory_is_taken(tmp_path: Path) -> None
 @pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n" + bytes(50), b"name,label\n" * 5, b"short"])
 def test_other_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "other").write_bytes(content)
-    with pytest.raises(DataError, match="this is no TFRecord file"):
+    with pytest.raises(DataError, match="this is not a TFRecord file"):
         list(read_tfrecord(tmp_path / "other"))
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from stratagem.devices import DeviceSpec, configure, settings
-from stratagem.devices.visible import VisibleDevices
+from stratagem.devices import DeviceSpec, configure
+from stratagem.devices.configuration import VisibleDevices
+from stratagem.devices.local import placement_settings
 from stratagem.errors import ConfigurationError
 
 
@@ -28,7 +29,7 @@ def test_switches_are_checked(name: str, value: Any) -> None:
         ("/gpu:0", "has to be a list"),
         (3, "has to be a list"),
         ([], "names no device at all"),
-        (["gpu0"], "has 'gpu0': 'gpu0' is no device"),
+        (["gpu0"], "has 'gpu0': 'gpu0' is not a device"),
         ([0], "has 0"),
         (["/job:ps/gpu:0"], "names another task"),
         (["/tpu:0"], "only CPUs and GPUs.*TPU_VISIBLE_CHIPS"),
@@ -41,10 +42,10 @@ def test_visible_devices_are_checked(names: Any, message: str) -> None:
 
 
 def test_nothing_is_changed_when_something_is_wrong() -> None:
-    before = settings.current()
+    before = placement_settings()
     with pytest.raises(ConfigurationError):
         configure(soft_placement=True, virtual_devices=0)
-    assert settings.current() == before
+    assert placement_settings() == before
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,10 @@ def test_nothing_is_changed_when_something_is_wrong() -> None:
 )
 def test_what_jax_is_told(names: Any, configuration: dict[str, str]) -> None:
     assert VisibleDevices.parse(names).jax_configuration() == configuration
+
+
+def test_a_choice_of_gpus_hides_the_others() -> None:
+    assert VisibleDevices.parse(["/gpu:1"]) == VisibleDevices(gpus=(1,), cpus=None)
 
 
 def test_cpu_devices_cannot_be_hidden_one_by_one() -> None:

@@ -6,17 +6,13 @@ from importlib import import_module
 import pytest
 
 MODULES = [
-    "balance",
-    "grammar",
+    "cores",
+    "device_spec",
     "local",
-    "log",
-    "scope",
-    "setter",
-    "shards",
-    "sizes",
-    "spec",
+    "placement_rules",
+    "device_scope",
+    "shard_rules",
     "threads",
-    "visible",
 ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from stratagem.devices import DeviceSpec, find_device, list_devices, local, settings
+from stratagem.devices import DeviceSpec, find_device, list_devices, local
 from stratagem.errors import DeviceNotFoundError, DeviceSpecError
 from unit.devices.fakes import FakeDevice
 
@@ -24,10 +24,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def soft(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(local, "_said", set())
-    settings.change(soft_placement=True)
+    monkeypatch.setattr(local, "_past_warnings", set())
+    local.change_placement(soft_placement=True)
     yield
-    settings.change(soft_placement=False)
+    local.change_placement(soft_placement=False)
 
 
 def test_this_process() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem.keep import Cuts, Manifest, TensorEntry, write_shard
+from stratagem.keep import Manifest, Snapshots, TensorEntry, write_shard
 from stratagem.runtime.wire import dtype_of
 
 NARROW = {
@@ -45,17 +45,17 @@ def state(step: int) -> tuple[dict[str, Array], dict[str, Array]]:
     return first, second
 
 
-def write_cut(cuts: Cuts, step: int) -> Path:
-    """A cut of that state; its directory."""
-    directory = cuts.directory(step)
+def write_snapshot(snapshots: Snapshots, step: int) -> Path:
+    """A snapshot of that state; its directory."""
+    directory = snapshots.directory(step)
     records = [
         write_shard(directory, f"ps-{index}", tensors, durable=False)
         for index, tensors in enumerate(state(step))
     ]
     tensors = {
-        "table": TensorEntry.joined([(records[0], "table/part_0"), (records[1], "table/part_1")]),
-        "count": TensorEntry.joined([(records[0], "count")]),
-        "bias": TensorEntry.joined([(records[1], "bias")]),
+        "table": TensorEntry.join([(records[0], "table/part_0"), (records[1], "table/part_1")]),
+        "count": TensorEntry.join([(records[0], "count")]),
+        "bias": TensorEntry.join([(records[1], "bias")]),
     }
-    cuts.commit(Manifest(step, records, tensors, {"applied": {"worker/0": [step, 7]}}))
+    snapshots.commit(Manifest(step, records, tensors, {"applied": {"worker/0": [step, 7]}}))
     return directory

@@ -13,7 +13,7 @@ import pytest
 
 from stratagem.errors import KeepError
 from stratagem.keep import ShardRecord, StoredArray, read_shard, verify_shard, write_shard
-from stratagem.keep.header import LENGTH
+from stratagem.keep.safetensors import LENGTH
 from unit.keep.samples import noise
 
 NAME = "ps-0.safetensors"
@@ -51,7 +51,7 @@ def test_any_byte_flipped(tmp_path: Path, record: ShardRecord) -> None:
         damaged = bytearray(whole)
         damaged[index] ^= 1 << seeded.randrange(8)
         (tmp_path / NAME).write_bytes(damaged)
-        with pytest.raises(KeepError, match=rf"{NAME} is damaged: .*; use another cut"):
+        with pytest.raises(KeepError, match=rf"{NAME} is damaged: .*; use another snapshot"):
             read_shard(tmp_path, record, ["n"])
 
 
@@ -113,8 +113,8 @@ def test_the_crafted_head_is_right_but_for_what_the_next_test_changes(tmp_path: 
         ({"w": {**ENTRY, "shape": [3]}}, "fit together"),
         ({"w": {**ENTRY, "shape": [-2]}}, "head.w.shape[0] is -2"),
         ({"w": {**ENTRY, "shape": [2.0]}}, "head.w.shape[0] is 2.0"),
-        ({"w": {**ENTRY, "shape": [2**62, 4, 2]}}, "no array has the shape"),
-        ({"w": {**ENTRY, "shape": [1] * 65}}, "no array has the shape"),
+        ({"w": {**ENTRY, "shape": [2**62, 4, 2]}}, "the shape"),
+        ({"w": {**ENTRY, "shape": [1] * 65}}, "the shape"),
         ({"w": {**ENTRY, "data_offsets": [0]}}, "fit together"),
         ({"w": {**ENTRY, "data_offsets": [8, 0]}}, "fit together"),
         ({"w": {**ENTRY, "data_offsets": [8, 16]}}, "begins at byte 8; it must begin at 0"),
@@ -123,7 +123,7 @@ def test_the_crafted_head_is_right_but_for_what_the_next_test_changes(tmp_path: 
         ({"w": ENTRY, "__metadata__": {"stratagem.dtypes": "{"}}, "not JSON"),
         ({"w": ENTRY, "__metadata__": {"stratagem.dtypes": '{"v":"int4"}'}}, "that it does not have: ['v']"),
         ({"w": ENTRY, "__metadata__": {"stratagem.dtypes": '{"w":"int4"}'}}, "fit together"),
-        ({"w": ENTRY, "__metadata__": {"stratagem.dtypes": '{"w":"object"}'}}, "'object' cannot be kept"),
+        ({"w": ENTRY, "__metadata__": {"stratagem.dtypes": '{"w":"object"}'}}, "'object' cannot be saved"),
         ({"w": {**ENTRY, "dtype": "I32"}}, "one with other arrays"),
         ({"v": ENTRY}, "one with other arrays"),
     ],
@@ -151,9 +151,12 @@ Change = Callable[[dict[str, Any]], Any]
     [
         (lambda record: record.pop("digest"), "shard record has no digest"),
         (lambda record: record.update(more=1), "shard record has ['more'], which is not known"),
-        (lambda record: record.update(file="../w.safetensors"), "'../w.safetensors' is no name of a shard"),
-        (lambda record: record.update(file="/etc/passwd"), "'/etc/passwd' is no name of a shard"),
-        (lambda record: record.update(file=".safetensors"), "is no name of a shard"),
+        (
+            lambda record: record.update(file="../w.safetensors"),
+            "'../w.safetensors' is not the name of a shard",
+        ),
+        (lambda record: record.update(file="/etc/passwd"), "'/etc/passwd' is not the name of a shard"),
+        (lambda record: record.update(file=".safetensors"), "is not the name of a shard"),
         (lambda record: record.update(file=None), "shard record.file is None; it must be text"),
         (lambda record: record.update(nbytes=-1), "shard record.nbytes is -1"),
         (lambda record: record.update(nbytes=True), "shard record.nbytes is True"),
@@ -162,7 +165,7 @@ Change = Callable[[dict[str, Any]], Any]
         (lambda record: record.update(digest="G" * 64), "it must be 64 digits from 0 to f"),
         (lambda record: record.update(arrays=[]), "shard record.arrays is []; it must be an object"),
         (lambda record: record.update(arrays={"w": ["float32"]}), "must be [dtype, shape]"),
-        (lambda record: record.update(arrays={"w": ["<f4", [1]]}), "the dtype '<f4' cannot be kept"),
+        (lambda record: record.update(arrays={"w": ["<f4", [1]]}), "the dtype '<f4' cannot be saved"),
         (lambda record: record.update(arrays={"w": ["int8", ["1"]]}), "shard record.arrays.w[1][0] is '1'"),
     ],
 )

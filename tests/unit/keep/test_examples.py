@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("module", ["cuts", "fields", "manifest", "naming", "retention", "shards", "stored"])
+@pytest.mark.parametrize(
+    "module", ["checked_json", "disk", "manifest", "records", "shard_files", "stored_snapshots"]
+)
 def test_examples(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # what they write goes with the test
     result = doctest.testmod(import_module(f"stratagem.keep.{module}"))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem.errors import KeepError
-from stratagem.keep import Manifest, Piece, ShardRecord, StoredArray, TensorEntry
+from stratagem.keep import Manifest, ShardRecord, StoredArray, TensorEntry, TensorPiece
 
 
 def recorded(shard: str, **arrays: tuple[tuple[int, ...], str]) -> ShardRecord:
@@ -22,11 +22,13 @@ def recorded(shard: str, **arrays: tuple[tuple[int, ...], str]) -> ShardRecord:
 
 FIRST = recorded("ps-0", top=((6, 4), "float32"), count=((), "int64"))
 SECOND = recorded("ps-1", bottom=((4, 4), "float32"), empty=((0, 3), "int8"))
-TABLE = TensorEntry((10, 4), "float32", [Piece("ps-0", "top", 0, 6), Piece("ps-1", "bottom", 6, 10)])
+TABLE = TensorEntry(
+    (10, 4), "float32", [TensorPiece("ps-0", "top", 0, 6), TensorPiece("ps-1", "bottom", 6, 10)]
+)
 TENSORS = {
     "table": TABLE,
-    "count": TensorEntry((), "int64", [Piece("ps-0", "count", 0, 1)]),
-    "empty": TensorEntry((0, 3), "int8", [Piece("ps-1", "empty", 0, 0)]),
+    "count": TensorEntry((), "int64", [TensorPiece("ps-0", "count", 0, 1)]),
+    "empty": TensorEntry((0, 3), "int8", [TensorPiece("ps-1", "empty", 0, 0)]),
 }
 WHOLE = Manifest(12, [FIRST, SECOND], TENSORS, {"seeds": [1, 2.5, None, True, "é"], "deep": {"er": {}}})
 
@@ -85,19 +87,19 @@ def test_pieces_may_come_in_any_order() -> None:
 
 
 def test_joined() -> None:
-    assert TensorEntry.joined([(FIRST, "top"), (SECOND, "bottom")]) == TABLE
-    assert TensorEntry.joined([(FIRST, "count")]) == TENSORS["count"]
-    assert TensorEntry.joined([(SECOND, "empty")]) == TENSORS["empty"]
+    assert TensorEntry.join([(FIRST, "top"), (SECOND, "bottom")]) == TABLE
+    assert TensorEntry.join([(FIRST, "count")]) == TENSORS["count"]
+    assert TensorEntry.join([(SECOND, "empty")]) == TENSORS["empty"]
     with pytest.raises(KeepError, match=r"ps-0.safetensors has no array 'side'; it has \['count', 'top'\]"):
-        TensorEntry.joined([(FIRST, "side")])
+        TensorEntry.join([(FIRST, "side")])
     with pytest.raises(
-        KeepError, match=r"'empty' of ps-1.* is int8\[0, 3\] and cannot be put under float32\[6, 4\]"
+        KeepError, match=r"'empty' of ps-1.* is int8\[0, 3\] and cannot be stacked under float32\[6, 4\]"
     ):
-        TensorEntry.joined([(FIRST, "top"), (SECOND, "empty")])
-    with pytest.raises(KeepError, match="cannot be put under"):
-        TensorEntry.joined([(FIRST, "count"), (FIRST, "count")])
+        TensorEntry.join([(FIRST, "top"), (SECOND, "empty")])
+    with pytest.raises(KeepError, match="cannot be stacked under"):
+        TensorEntry.join([(FIRST, "count"), (FIRST, "count")])
     with pytest.raises(KeepError, match="no parts"):
-        TensorEntry.joined([])
+        TensorEntry.join([])
 
 
 TOP, BOTTOM = TABLE.pieces
@@ -143,11 +145,11 @@ def test_pieces_that_do_not_make_up_the_tensor(entry: TensorEntry, words: str) -
 
 def test_steps_and_shards_that_cannot_be() -> None:
     for step in (-1, 10**12, 1.0, True, np.int64(3), None):
-        with pytest.raises(KeepError, match="a cut cannot be at step"):
+        with pytest.raises(KeepError, match="a snapshot cannot be at step"):
             Manifest(step, [], {})  # type: ignore[arg-type]
     with pytest.raises(KeepError, match="'ps-0' is recorded twice"):
         Manifest(1, [FIRST, FIRST], {})
-    with pytest.raises(KeepError, match="version is 2; this release of Stratagem knows version 1"):
+    with pytest.raises(KeepError, match="version is 2; this release of Stratagem reads version 1"):
         Manifest(1, [], {}, version=2)
 
 
@@ -157,11 +159,11 @@ Change = Callable[[dict[str, Any]], Any]
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda whole: whole.update(format="other"), "it is no manifest of a cut"),
-        (lambda whole: whole.pop("format"), "it is no manifest of a cut"),
+        (lambda whole: whole.update(format="other"), "it is not the manifest of a snapshot"),
+        (lambda whole: whole.pop("format"), "it is not the manifest of a snapshot"),
         (
             lambda whole: whole.update(version=2, news=[]),
-            "version is 2; this release of Stratagem knows version 1",
+            "version is 2; this release of Stratagem reads version 1",
         ),
         (lambda whole: whole.update(version="1"), "manifest.version is '1'"),
         (lambda whole: whole.pop("version"), "version is None"),
@@ -176,7 +178,10 @@ Change = Callable[[dict[str, Any]], Any]
         (lambda whole: whole.update(meta=[]), "manifest.meta is []; it must be an object"),
         (lambda whole: whole.update(tensors=[]), "manifest.tensors is []; it must be an object"),
         (lambda whole: whole["shards"][1].pop("digest"), "manifest.shards[1] has no digest"),
-        (lambda whole: whole["shards"][0].update(file="../x.safetensors"), "'../x.safetensors' is no name"),
+        (
+            lambda whole: whole["shards"][0].update(file="../x.safetensors"),
+            "'../x.safetensors' is not the name",
+        ),
         (lambda whole: whole["shards"].pop(), "in shard 'ps-1'; there are ['ps-0']"),
         (lambda whole: whole["tensors"]["table"].pop("dtype"), "manifest.tensors.table has no dtype"),
         (

@@ -201,7 +201,9 @@ def test_the_newest_stay_and_some_for_good(tmp_path: Path) -> None:
     assert checkpoints.latest() == 9
     restored = checkpoints.restore(like=Training().state, step=6)
     assert_same(restored, numbers(Training().to(6)))
-    with pytest.raises(sg.KeepError, match=r"step-000000000007 is no finished cut; .* steps \[3, 6, 8, 9\]"):
+    with pytest.raises(
+        sg.KeepError, match=r"step-000000000007 is not a finished snapshot; .* steps \[3, 6, 8, 9\]"
+    ):
         checkpoints.restore(like=Training().state, step=7)
 
 
@@ -291,7 +293,7 @@ def test_a_damaged_one_is_passed_over_and_replaced(tmp_path: Path, caplog: pytes
 def test_all_damaged_is_an_error(tmp_path: Path) -> None:
     saved(tmp_path, 2)
     damage(tmp_path / "step-000000000002")
-    with pytest.raises(sg.KeepError, match=r"none of the cuts in .* can be read, of steps \[2\]"):
+    with pytest.raises(sg.KeepError, match=r"none of the snapshots in .* can be read, of steps \[2\]"):
         sg.Checkpointer(tmp_path).restore(like=Training().state)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from stratagem.classic.coordinator.per_worker_dataset import CLOSE, ELEMENT, OPEN
 from stratagem.classic.coordinator.structure import describe_structure
-from stratagem.data.prefetching import Prefetched
+from stratagem.data.stream_batches import Prefetcher
 from stratagem.errors import DataError, LimitExceeded
 from stratagem.runtime import Server
 from stratagem.runtime.remote_variable import to_array
@@ -62,7 +62,7 @@ class _Stream:
     def __init__(self, function: str, batches: Iterable[Any]) -> None:
         self.lock = threading.Lock()
         self._function = function
-        self._ahead = Prefetched((_Element.of(batch) for batch in batches), ahead=1)
+        self._ahead = Prefetcher((_Element.of(batch) for batch in batches), ahead=1)
         self._elements: Iterator[_Element] = iter(self._ahead)
         self._next: _Element | None = None
         self._taken = 0

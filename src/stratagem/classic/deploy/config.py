@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stratagem.devices import DeviceSpec, ReplicaDeviceSetter, replica_device_setter
-from stratagem.devices.checks import whole_number
+from stratagem.devices.whole_numbers import whole_number
 from stratagem.errors import StrategyError
 
 _HOST = "/device:CPU:0"

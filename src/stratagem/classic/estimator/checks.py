@@ -1,6 +1,6 @@
 """Checks of what users give to the Estimator, with the message that goes with each."""
 
-from stratagem.devices.checks import whole_number
+from stratagem.devices.whole_numbers import whole_number
 from stratagem.errors import StrategyError
 
 INPUT_FN = "that returns an iterable of (features, labels) batches"

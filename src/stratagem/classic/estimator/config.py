@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any, Final, TypeAlias
 
 from stratagem.classic.estimator.checks import check_seconds, count, count_or_none
-from stratagem.devices.checks import whole_number
+from stratagem.devices.whole_numbers import whole_number
 from stratagem.engines.tensorflow_names import RefusesTensorFlowNames
 from stratagem.errors import StrategyError
 from stratagem.strategies import Strategy

@@ -27,7 +27,7 @@ from stratagem.classic.estimator.variables import (
 from stratagem.cluster import resolve_cluster
 from stratagem.devices import list_devices
 from stratagem.errors import KeepError, StrategyError
-from stratagem.keep import Cuts, write_file
+from stratagem.keep import Snapshots, write_file
 from stratagem.strategies import OneDeviceStrategy, Strategy
 from stratagem.training.one_voice import speaks
 
@@ -222,7 +222,7 @@ class Estimator:
 
     def latest_checkpoint(self) -> str | None:
         """The path of the newest checkpoint; `None` if there is none."""
-        cuts = Cuts(checkpoint_directory(self._model_dir))
+        cuts = Snapshots(checkpoint_directory(self._model_dir))
         step = cuts.latest()
         return None if step is None else str(cuts.path(step))
 

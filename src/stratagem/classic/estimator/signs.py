@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from stratagem import environment
-from stratagem.keep.disk import explained, make_directory, new_file, write_all
+from stratagem.keep.disk import explain_errors, make_directory, new_file, write_all
 
 
 class Sign:
@@ -28,20 +28,20 @@ class Sign:
 
     def clear(self) -> None:
         """Take away what an earlier run has left."""
-        with explained(self._path, "removed"):
+        with explain_errors(self._path, "removed"):
             self._path.unlink(missing_ok=True)
 
     def leave(self, **more: int) -> None:
         """Give the sign, and say more with it."""
         told = json.dumps({"run": self._run, **more}).encode()
-        with explained(self._path, "written"):
+        with explain_errors(self._path, "written"):
             make_directory(self._path.parent, durable=False)
             with new_file(self._path, durable=False) as file:
                 write_all(file, memoryview(told))
 
     def is_there(self) -> bool:
         """Whether it was given in this run."""
-        with explained(self._path, "read"):
+        with explain_errors(self._path, "read"):
             try:
                 told = json.loads(self._path.read_bytes())
             except (FileNotFoundError, ValueError):

@@ -13,7 +13,7 @@ from stratagem.classic.estimator.variables import checkpoint_directory
 from stratagem.classic.estimator.watching import Evaluate, GiveUp, Seen, Stop, Watch
 from stratagem.cluster import ClusterConfig, resolve_cluster
 from stratagem.errors import DeadlineExceeded, StrategyError
-from stratagem.keep import Cuts
+from stratagem.keep import Snapshots
 from stratagem.runtime.stderr import show_logs
 from stratagem.waist.user_functions import describe_type
 
@@ -109,7 +109,7 @@ def _take_part(estimator: Estimator, train_spec: TrainSpec, cluster: ClusterConf
 def _watch(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> dict[str, float] | None:
     show_logs()  # a task with a server does that with it
     model_dir = Path(estimator.model_dir)
-    cuts, sign = Cuts(checkpoint_directory(model_dir)), finish_sign(model_dir)
+    cuts, sign = Snapshots(checkpoint_directory(model_dir)), finish_sign(model_dir)
     presence = evaluator_sign(model_dir)
     began = time.monotonic()
     watch = Watch(

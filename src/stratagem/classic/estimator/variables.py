@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from stratagem.errors import KeepError
-from stratagem.keep import Cut, Cuts, StoredArray
+from stratagem.keep import Snapshots, StoredArray, StoredSnapshot
 from stratagem.training.checkpoint_form import check_form
 from stratagem.waist.loss_functions import leaf_names
 
@@ -30,14 +30,14 @@ def check_there(model_dir: Path) -> None:
         KeepError: There is no checkpoint.
     """
     directory = checkpoint_directory(model_dir)
-    if Cuts(directory).latest() is None:
+    if Snapshots(directory).latest() is None:
         raise KeepError(
             f"there is no checkpoint in {directory} yet: call train() first, or give the model_dir of a model that is "
             "trained"
         )
 
 
-def open_checkpoint(model_dir: Path, path: str | PathLike[str] | None = None) -> Cut:
+def open_checkpoint(model_dir: Path, path: str | PathLike[str] | None = None) -> StoredSnapshot:
     """A checkpoint, the newest that can be read by default.
 
     Raises:
@@ -45,7 +45,7 @@ def open_checkpoint(model_dir: Path, path: str | PathLike[str] | None = None) ->
     """
     if path is not None:
         given = Path(path).absolute()
-        cuts = Cuts(given.parent)
+        cuts = Snapshots(given.parent)
         found = [step for step in cuts.steps() if cuts.path(step) == given]
         if not found:
             raise KeepError(
@@ -54,7 +54,7 @@ def open_checkpoint(model_dir: Path, path: str | PathLike[str] | None = None) ->
             )
         return cuts.open(found[0])
     check_there(model_dir)
-    cut = Cuts(checkpoint_directory(model_dir)).newest_readable()
+    cut = Snapshots(checkpoint_directory(model_dir)).newest_readable()
     return open_checkpoint(model_dir) if cut is None else cut
 
 
@@ -74,12 +74,12 @@ def load_params(model_dir: Path, path: str | PathLike[str] | None, like: Any) ->
         try:
             return cut.step, _params(cut, like)
         except KeepError:
-            if path is not None or cut.step in Cuts(cut.directory.parent).steps():
+            if path is not None or cut.step in Snapshots(cut.directory.parent).steps():
                 raise
             # It was removed while it was read, as old ones are when others train on: there is a newer one.
 
 
-def _params(cut: Cut, like: Any) -> Any:
+def _params(cut: StoredSnapshot, like: Any) -> Any:
     leaves, tree = jax.tree.flatten(like)
     names = [f"{_PARAMS}{name}" for name in leaf_names(tree)]
     expected = dict(zip(names, (_stored(leaf) for leaf in leaves), strict=True))
@@ -93,12 +93,12 @@ def _stored(leaf: Any) -> StoredArray:
     return StoredArray(tuple(np.shape(leaf)), str(jax.dtypes.canonicalize_dtype(dtype)))
 
 
-def variable_names(cut: Cut) -> dict[str, str]:
+def variable_names(cut: StoredSnapshot) -> dict[str, str]:
     """For each variable its name in the checkpoint: parameters are called by their place alone, `dense/kernel`."""
     return {_readable(name): name for name in cut.names if name != "data"}
 
 
-def read_variable(cut: Cut, name: str) -> Any:
+def read_variable(cut: StoredSnapshot, name: str) -> Any:
     """A variable.
 
     Raises:

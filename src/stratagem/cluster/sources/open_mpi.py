@@ -6,11 +6,9 @@ Open MPI tells a process its rank but not where the other ranks are, so more tha
 from collections.abc import Mapping
 
 from stratagem.cluster.address import Address
-from stratagem.cluster.config import ClusterConfig
-from stratagem.cluster.roles import WORKER
-from stratagem.cluster.sources.base_port import BASE_PORT
-from stratagem.cluster.sources.integers import read_variable
-from stratagem.cluster.spec import ClusterSpec
+from stratagem.cluster.cluster_spec import ClusterSpec
+from stratagem.cluster.roles import WORKER, ClusterConfig
+from stratagem.cluster.sources.numbers import BASE_PORT, read_variable
 from stratagem.errors import ClusterError
 
 NAME = "Open MPI"
@@ -20,14 +18,14 @@ _RANK, _LOCAL_SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
 
 
 def is_present(environ: Mapping[str, str]) -> bool:
-    """Whether `mpirun` started several ranks; one alone is not a cluster."""
+    """Return whether `mpirun` started several ranks; one alone is not a cluster."""
     return bool(environ.get(_RANK)) and environ.get(SIZE, "1") != "1"
 
 
 def resolve(environ: Mapping[str, str]) -> ClusterConfig:
-    """Rank i is worker i, at 127.0.0.1 and port `BASE_PORT` + i, if all ranks are on this host.
+    """Make rank i worker i, at 127.0.0.1 and port `BASE_PORT` + i, if all ranks are on this host.
 
-    Over several hosts this is an error, whose message shows the flags that say where the workers are.
+    Ranks on several hosts are an error, whose message shows the flags that say where the workers are.
     """
     size = read_variable(environ, SIZE, least=1)
     rank = read_variable(environ, _RANK)

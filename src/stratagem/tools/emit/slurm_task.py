@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from stratagem import environment
 from stratagem.cluster import Address
 from stratagem.cluster.sources import slurm
-from stratagem.cluster.sources.base_port import BASE_PORT
+from stratagem.cluster.sources.numbers import BASE_PORT
 from stratagem.errors import LaunchError, StratagemError
 from stratagem.tools.emit.shape import ClusterShape
 from stratagem.tools.emit.tf_config import tf_config

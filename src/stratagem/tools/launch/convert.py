@@ -36,13 +36,13 @@ def idx_to_tfrecord(
     Each record is a tf.train.Example with `image` (raw bytes) and `label` (an integer). With several shards the
     files are OUTPUT-00000-of-0000N and so on.
     """
-    from stratagem.data import conversion
+    from stratagem.data import idx
 
-    outputs = conversion.shard_paths(output, shards)
+    outputs = idx.shard_paths(output, shards)
     there = [path for path in outputs if path.exists()]
     if there and not overwrite:
         raise click.UsageError(f"{there[0]} is there already; give another OUTPUT, or --overwrite")
-    count, shape, dtype = conversion.idx_to_tfrecord(images, labels, outputs, compression=compression)
+    count, shape, dtype = idx.idx_to_tfrecord(images, labels, outputs, compression=compression)
     files = outputs[0] if shards == 1 else f"{shards} files, {outputs[0]} to {outputs[-1]}"
     click.echo(f"Wrote {count} records to {files}.")
     click.echo(

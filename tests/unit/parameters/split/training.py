@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stratagem.devices.shards import row_ranges
+from stratagem.devices import row_ranges
 from stratagem.parameters.split import Part, Piece, Plan, Update, analyse
 from stratagem.waist.averages import ExponentialMovingAverage
 from stratagem.waist.optimizers import OptaxUpdater
