@@ -14,9 +14,9 @@ from stratagem.parameters.row_updates import PlannedRows, RowUpdate, row_spec, r
 from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.row_function import RowBatch
 from stratagem.tables.row_store import RowPrograms, RowStore
-from stratagem.tables.stacks import Stack, padded, stacked
+from stratagem.tables.stacks import Stack, pad_rows, stack_tables
 from stratagem.tables.table import Table, check_tables
-from stratagem.tables.table_files import TableFiles, copies, label
+from stratagem.tables.table_files import TableFiles, copy_rows, stack_label
 from stratagem.waist import Metrics, TrainState
 
 
@@ -33,7 +33,7 @@ class LocalRows(PlannedRows):
     """
 
     def __init__(self, tables: Sequence[Table], optimizer: Any) -> None:
-        self.stacks = stacked(check_tables(tables))
+        self.stacks = stack_tables(check_tables(tables))
         self.updates = row_updates(self.stacks, optimizer)
         self.stores = self._new_stores()
 
@@ -41,11 +41,11 @@ class LocalRows(PlannedRows):
         return [_store(stack, update) for stack, update in zip(self.stacks, self.updates, strict=True)]
 
     def _by_label(self, stores: Sequence[RowStore]) -> dict[str, RowStore]:
-        labels = [label(table.name for table in stack.tables) for stack in self.stacks]
+        labels = [stack_label(table.name for table in stack.tables) for stack in self.stacks]
         return dict(zip(labels, stores, strict=True))
 
     def copies(self) -> dict[str, Array]:
-        return copies(self._by_label(self.stores))
+        return copy_rows(self._by_label(self.stores))
 
     def restore(self, files: TableFiles) -> None:
         stores = self._new_stores()
@@ -113,7 +113,7 @@ class TableSteps:
         """Return a batch of the host with the rows that it needs, and their ids."""
         needed = self._trainable.needed(state.flat_params, batch, lambda: state.rng)
         stores = _rows(state).stores
-        rows = [padded(store.read(ids)) for store, ids in zip(stores, needed.ids, strict=True)]
+        rows = [pad_rows(store.read(ids)) for store, ids in zip(stores, needed.ids, strict=True)]
         return place_rows(self._replicas, batch, rows, needed.places), needed.ids
 
     def update(self, state: TrainState, ids: Sequence[Array], metrics: Metrics) -> Metrics:

@@ -14,7 +14,7 @@ from stratagem.errors import DataError, StrategyError
 from stratagem.parameters.planning import Pieces
 from stratagem.parameters.server_rows import ServerRows
 from stratagem.runtime.wire.arrays import Array
-from stratagem.tables.owners import Division
+from stratagem.tables.row_partition import RowPartition
 from stratagem.tables.stacks import BatchRows, padded_size
 from stratagem.waist import Arrays
 
@@ -29,31 +29,31 @@ class RowsOfBatch:
     Attributes:
         batch: The batch.
         needed: Which rows.
-        divisions: For each stack, how its ids are divided among the servers.
+        partitions: For each stack, how its ids are divided among the servers.
         values: For each stack the rows, once they have come.
     """
 
     batch: Any
     needed: BatchRows
-    divisions: list[Division]
+    partitions: list[RowPartition]
     values: list[Array] | None = None
 
     def ids(self) -> Pieces:
         """Return, for each server, the ids of each stack."""
-        return [list(column) for column in zip(*(each.parts for each in self.divisions), strict=True)]
+        return [list(column) for column in zip(*(each.ids for each in self.partitions), strict=True)]
 
     def set_values(self, rows: Pieces) -> None:
         """Take the rows that the servers have sent."""
         self.values = [
-            division.joined([own[number] for own in rows], padded_size(len(ids)))
-            for number, (division, ids) in enumerate(zip(self.divisions, self.needed.ids, strict=True))
+            partition.join([own[number] for own in rows], padded_size(len(ids)))
+            for number, (partition, ids) in enumerate(zip(self.partitions, self.needed.ids, strict=True))
         ]
 
     def gradients(self, row_grads: Sequence[Any]) -> Pieces:
         """Return, for each server, the ids and the gradients of each stack in turn."""
         columns: list[list[Array]] = []
-        for division, ids, own in zip(self.divisions, self.needed.ids, row_grads, strict=True):
-            columns += [division.parts, division.divided(np.asarray(own)[: len(ids)])]
+        for partition, ids, own in zip(self.partitions, self.needed.ids, row_grads, strict=True):
+            columns += [partition.ids, partition.split(np.asarray(own)[: len(ids)])]
         return [list(column) for column in zip(*columns, strict=True)]
 
 

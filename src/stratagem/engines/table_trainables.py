@@ -67,10 +67,10 @@ class TableLossFunction(LossFunction, TableTrainable):
         self._loss = RowFunction(loss, stacks)
 
     def needed_early(self, params: Arrays, batch: Any) -> BatchRows | None:
-        return self._loss.needed_early(params, batch)
+        return self._loss.find_rows_early(params, batch)
 
     def needed(self, params: Arrays, batch: Any, rng: Callable[[], jax.Array]) -> BatchRows:
-        return self._loss.needed(params, batch, rng)
+        return self._loss.find_rows(params, batch, rng)
 
     def loss_and_grad(
         self, params: Arrays, state: Arrays, batch: RowBatch, rng: jax.Array
@@ -114,10 +114,10 @@ class TrainableWithTables(TableTrainable):
         return self._trainable.init()
 
     def needed_early(self, params: Arrays, batch: Any) -> BatchRows | None:
-        return self._function.needed_early(self._form, batch)
+        return self._function.find_rows_early(self._form, batch)
 
     def needed(self, params: Arrays, batch: Any, rng: Callable[[], jax.Array]) -> BatchRows:
-        return self._function.needed(self._form, batch, rng)
+        return self._function.find_rows(self._form, batch, rng)
 
     def loss_and_grad(
         self, params: Arrays, state: Arrays, batch: RowBatch, rng: jax.Array

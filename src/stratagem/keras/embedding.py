@@ -14,9 +14,8 @@ from stratagem.engines.local_tables import LocalRows
 from stratagem.errors import StrategyError
 from stratagem.keras.row_initializers import row_initializer
 from stratagem.tables.lookups import look_up
-from stratagem.tables.row_source import RowSource
+from stratagem.tables.row_source import RowSource, TableView, read_exported_rows, table_view
 from stratagem.tables.table import Table
-from stratagem.tables.view import TableView, exported_rows, table_view
 
 _FILE = "rows.safetensors"
 _REFUSED = ("embeddings_regularizer", "embeddings_constraint", "weights", "lora_rank", "quantization_config")
@@ -119,7 +118,7 @@ class RowLayer:
         path = Path(inner_path) / _FILE
         if path.exists():
             source = rows_to_read([self.described])
-            put_rows(source, self.name, exported_rows(path, self.described))
+            put_rows(source, self.name, read_exported_rows(path, self.described))
             self.keep_rows_in(source)
 
 

@@ -20,12 +20,11 @@ from stratagem.keras.embedding import RowLayer, embeddings_of, put_rows, rows_to
 from stratagem.keras.row_optimizer import RowOptimizer
 from stratagem.strategies.base import Strategy
 from stratagem.tables.row_function import RowFunction
-from stratagem.tables.row_source import RowSource
+from stratagem.tables.row_source import RowSource, read_exported_rows
 from stratagem.tables.row_store import RowScalar
-from stratagem.tables.stacks import padded
+from stratagem.tables.stacks import pad_rows
 from stratagem.tables.table import Table, check_tables
 from stratagem.tables.table_files import NewRows, TableFiles
-from stratagem.tables.view import exported_rows
 from stratagem.waist import Arrays
 
 _BROUGHT = "brought the rows of its model"
@@ -149,7 +148,7 @@ class ModelTables:
             map_file(beside(path, layer))  # all are there, before anything is let go of
         rows.clear()
         for layer in self._layers:
-            put_rows(rows, layer.name, exported_rows(beside(path, layer), layer.described))
+            put_rows(rows, layer.name, read_exported_rows(beside(path, layer), layer.described))
         if rows is not source:
             _send(served, rows, None)
 
@@ -251,8 +250,8 @@ class ReadsRows:
             rows = RowFunction(lambda values, batch, *_: self._function(*values, batch), source.stacks)
             self._known = source, rows, jax.jit(rows, out_shardings=self._replicas.whole)
         _, rows, compiled = self._known
-        needed = rows.needed((params, state), batch, _no_key)
-        values = [padded(source.read(number, ids)) for number, ids in enumerate(needed.ids)]
+        needed = rows.find_rows((params, state), batch, _no_key)
+        values = [pad_rows(source.read(number, ids)) for number, ids in enumerate(needed.ids)]
         return compiled((params, state), place_rows(self._replicas, batch, values, needed.places), _no_key())
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from stratagem.parameters.client import ServerClient
 from stratagem.parameters.row_updates import PlannedRows, row_updates
 from stratagem.runtime.wire.arrays import Array
-from stratagem.tables.owners import Division
-from stratagem.tables.stacks import stacked
+from stratagem.tables.row_partition import RowPartition
+from stratagem.tables.stacks import stack_tables
 from stratagem.tables.table import Table, check_tables
 from stratagem.tables.table_files import TableFiles
 
@@ -28,7 +28,7 @@ class ServerRows(PlannedRows):
     """
 
     def __init__(self, tables: Sequence[Table], optimizer: Any) -> None:
-        self.stacks = stacked(check_tables(tables))
+        self.stacks = stack_tables(check_tables(tables))
         self.updates = row_updates(self.stacks, optimizer)
         self.client: ServerClient | None = None
         self.settle: Callable[[], object] = lambda: None
@@ -51,10 +51,10 @@ class ServerRows(PlannedRows):
     def restore(self, files: TableFiles) -> None:
         """Nothing: the chief has the servers do it when it sets all other values, too."""
 
-    def divided(self, ids: Sequence[Array]) -> list[Division]:
+    def divided(self, ids: Sequence[Array]) -> list[RowPartition]:
         """Ids of each stack, divided among the servers."""
         servers = len(self._connected.servers)
-        return [Division(own, servers) for own in ids]
+        return [RowPartition(own, servers) for own in ids]
 
     def count(self, stack: int) -> int:
         """See `RowSource`."""
@@ -65,9 +65,9 @@ class ServerRows(PlannedRows):
         """See `RowSource`."""
         nothing = np.empty(0, np.int64)
         client = self._settled
-        divisions = self.divided([ids if number == stack else nothing for number in range(len(self.stacks))])
-        answers = client.pull_rows([[each.parts[server] for each in divisions] for server in client.servers])
-        return divisions[stack].joined([own[stack] for own in answers], len(ids))
+        partitions = self.divided([ids if number == stack else nothing for number in range(len(self.stacks))])
+        answers = client.pull_rows([[each.ids[server] for each in partitions] for server in client.servers])
+        return partitions[stack].join([own[stack] for own in answers], len(ids))
 
     def pages(self, stack: int, size: int) -> Iterator[tuple[Array, Sequence[Array]]]:
         """See `RowSource`."""

@@ -11,10 +11,9 @@ from stratagem.errors import ProtocolError
 from stratagem.parameters.config import StackConfig
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.runtime.wire.arrays import Array
-from stratagem.tables.merging import merged
-from stratagem.tables.owners import owners
+from stratagem.tables.row_partition import merge_gradients, owners
 from stratagem.tables.row_store import SIZES, Program, RowPrograms, RowScalar, RowStore
-from stratagem.tables.table_files import NewRows, copies, label, restore
+from stratagem.tables.table_files import NewRows, copy_rows, restore_rows, stack_label
 
 
 class TablePart:
@@ -28,7 +27,7 @@ class TablePart:
     def __init__(self, stacks: Sequence[StackConfig], programs: Mapping[str, CompiledProgram]) -> None:
         self._stacks = stacks
         self._programs = programs
-        self._labels = [label(stack.names) for stack in stacks]
+        self._labels = [stack_label(stack.names) for stack in stacks]
         self._dtypes = [np.dtype(stack.spec.dtype) for stack in stacks]
         self._lock = threading.Lock()
         self._stores = self._new_stores()
@@ -104,7 +103,7 @@ class TablePart:
         with self._lock:
             for number, store in enumerate(self._stores):
                 parts = [(rows, arrays[2 * number], arrays[2 * number + 1]) for _, rows, arrays in pushes]
-                store.update(*merged(parts), step, pushes[0][0] if len(pushes) == 1 else None)
+                store.update(*merge_gradients(parts), step, pushes[0][0] if len(pushes) == 1 else None)
 
     # What is kept.
 
@@ -117,14 +116,14 @@ class TablePart:
     def copies(self, since: int = -1) -> dict[str, Array]:
         """Copies of all rows that were updated after a step, by the names that they have in a snapshot."""
         with self._lock:
-            return copies(self._labelled(self._stores), since)
+            return copy_rows(self._labelled(self._stores), since)
 
     def pages(self, size: int) -> Iterator[dict[str, Array]]:
         """Copies of all rows, at most so many of each stack at a time; rows may change from one to the next."""
         start, has_more = 0, True
         while has_more:
             with self._lock:
-                page = copies(self._labelled(self._stores), -1, start, start + size)
+                page = copy_rows(self._labelled(self._stores), -1, start, start + size)
                 start += size
                 has_more = any(start < store.end for store in self._stores)
             yield page
@@ -132,7 +131,7 @@ class TablePart:
     def restore(self, arrays: Mapping[str, Array], step: int) -> None:
         """Add all rows of a snapshot, that were this server's."""
         with self._lock:
-            restore(self._labelled(self._stores), arrays, step)
+            restore_rows(self._labelled(self._stores), arrays, step)
 
     def prepared(self, rows: NewRows, server: int, servers: int) -> Callable[[bool], bool]:
         """Read what is new of rows, as far as it is this server's; what this returns lets it take effect.

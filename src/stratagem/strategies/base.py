@@ -20,9 +20,8 @@ from stratagem.engines.workers import Workers
 from stratagem.environment import choose_jax_for_keras
 from stratagem.errors import ClusterError, DataError, StrategyError
 from stratagem.strategies.input_context import InputContext
-from stratagem.tables.row_source import RowSource
+from stratagem.tables.row_source import RowSource, TableView, table_view
 from stratagem.tables.table import Table
-from stratagem.tables.view import TableView, table_view
 from stratagem.waist import FunctionTrainable, Metrics, Trainable, TrainState, Updater, new_state, state_of
 from stratagem.waist.optimizers import is_optax
 from stratagem.waist.state import about_to_train

@@ -1,7 +1,7 @@
 """Finds out, before a loss function is computed, which rows of which tables it will look up.
 
-The function is traced once for every shape of batch. A look-up is an operation of its own in that trace: what computes
-its ids is cut out of it, and when the trace is computed, the rows that were brought take the place of the look-up.
+The function is traced once for every shape of batch. A look-up is an operation of its own in that trace. The part that
+computes its ids is extracted to run before the step; in the step, rows that were fetched replace the look-up.
 """
 
 import warnings
@@ -35,9 +35,9 @@ Atom: TypeAlias = Var | Literal
 Loss: TypeAlias = Callable[[Any, Any, Mapping[str, Callable[[Any], Any]], jax.Array], Any]
 """`loss(params, batch, rows, rng)`, in which `rows[name](ids)` looks rows up."""
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
-_WIDE = np.dtype(np.int64)
-_KEPT = {"convert_element_type", "copy", "squeeze", "expand_dims", "reshape", "broadcast_in_dim"}
-"""What leaves the numbers of an array as they are, in their order, where their count stays the same."""
+_INT64 = np.dtype(np.int64)
+_KEEP_NUMBERS = {"convert_element_type", "copy", "squeeze", "expand_dims", "reshape", "broadcast_in_dim"}
+"""Operations that leave the numbers of an array and their order as they are, where their count stays the same."""
 
 
 def _rows_like(ids: Any, *_: Any, table: str, dim: int, dtype: str) -> jax.core.ShapedArray:
@@ -60,8 +60,8 @@ def _primitive(name: str, abstract: Callable[..., Any]) -> Primitive:
 
 
 _lookup = _primitive("table_lookup", _rows_like)
-# Of a function that differentiates by itself, gradients of rows are what comes back to its look-ups. They come to a
-# probe, a number that is added to all rows as far as derivatives go.
+# In a function that differentiates by itself, the gradients of rows are those that arrive at its look-ups. They arrive
+# by way of a probe: a number that, as far as derivatives go, is added to all rows of a look-up.
 _tangent = _primitive("table_lookup_tangent", _rows_like)
 _gradient = _primitive(
     "table_gradient", lambda ids, rows, *, table, dim, dtype: jax.core.ShapedArray((), np.dtype(dtype))
@@ -75,7 +75,7 @@ def _batched(arguments: Sequence[Any], dimensions: Sequence[Any], **params: Any)
 
 
 def _differentiated(arguments: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-    """Rows are constants, and no id has a derivative: only a probe has."""
+    """Rows are constants and ids have no derivatives: only a probe has."""
     rows = _lookup.bind(*arguments, **params)
     if len(tangents) == 1 or isinstance(tangents[1], ad.Zero):
         return rows, ad.Zero(jax.typeof(rows).to_tangent_aval())
@@ -92,16 +92,16 @@ ad.primitive_transposes[_tangent] = _transposed
 
 
 def look_up(table: Table, ids: Any, probe: Any = None) -> Any:
-    """Rows of a table, in a function that is being traced.
+    """Look up rows of a table, in a function that is being traced.
 
     Args:
         table: The table.
         ids: Integers of any shape.
-        probe: A number of the table's type. A function that differentiates with respect to it, within, lets
-            `TracedLoss` know the gradients of these rows.
+        probe: A number of the table's type. If the function itself differentiates with respect to it, `TracedLoss`
+            learns the gradients of these rows.
 
     Raises:
-        StrategyError: The ids are no integers.
+        StrategyError: The ids are not integers.
     """
     if not isinstance(ids, jax.Array):
         _check_narrow(ids)
@@ -115,29 +115,17 @@ def look_up(table: Table, ids: Any, probe: Any = None) -> Any:
     return _lookup.bind(ids, *probes, table=table.name, dim=table.dim, dtype=table.dtype)
 
 
-class _Rows(Mapping[str, Callable[[Any], Any]]):
-    """The tables, as a loss function sees them while it is traced."""
+class _Rows(dict[str, Callable[[Any], Any]]):
+    """The tables, as a loss function sees them during tracing."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
-        self._tables = {table.name: table for table in tables}
+        super().__init__({table.name: partial(look_up, table) for table in tables})
 
-    def __getitem__(self, name: str) -> Callable[[Any], Any]:
-        table = self._tables.get(name)
-        if table is None:
-            raise StrategyError(
-                f"the loss function looks rows up in {name!r}, and init was given the tables {list(self._tables)}: "
-                f"give it tables=[..., sg.Table({name!r}, ...)] too"
-            )
-        return partial(look_up, table)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tables
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tables)
-
-    def __len__(self) -> int:
-        return len(self._tables)
+    def __missing__(self, name: str) -> Callable[[Any], Any]:
+        raise StrategyError(
+            f"the loss function looks rows up in {name!r}, and init was given the tables {list(self)}: "
+            f"give it tables=[..., sg.Table({name!r}, ...)] too"
+        )
 
 
 @dataclass(frozen=True)
@@ -146,8 +134,8 @@ class Lookup:
 
     Attributes:
         table: The table's name.
-        leaf: Which leaf of the batch the ids are; `None` if they are computed.
-        where: What the ids are called in messages.
+        leaf: The number of the batch's leaf that the ids are; `None` if they are computed.
+        where: The ids' name in messages.
         shape: The shape of the ids.
     """
 
@@ -171,12 +159,12 @@ class TracedLoss:
         needs_rng: Whether ids depend on the key of the step.
 
     Raises:
-        StrategyError: A look-up stands where it cannot be known beforehand.
+        StrategyError: The rows of a look-up cannot be known beforehand.
     """
 
     def __init__(self, loss: Loss, tables: Sequence[Table], params: Any, batch: Any) -> None:
         rows = _Rows(tables)
-        specs = jax.tree.map(spec, (params, batch))
+        specs = jax.tree.map(array_spec, (params, batch))
 
         def traced(params: Any, batch: Any, rng: jax.Array) -> Any:
             return loss(params, batch, rows, rng)
@@ -185,7 +173,7 @@ class TracedLoss:
         with ids_keep_their_bits():
             closed, shape = jax.make_jaxpr(traced, return_shape=True)(*specs, key)
         self._tree = jax.tree.structure(shape)
-        self._jaxpr = _with_open_calls(closed)
+        self._jaxpr = _inline_calls(closed)
         paths, _ = jax.tree_util.tree_flatten_with_path(batch)
         names = [f"batch{jax.tree_util.keystr(path)}" for path, _ in paths]
         first = len(jax.tree.leaves(params))
@@ -194,16 +182,16 @@ class TracedLoss:
         jaxpr = self._jaxpr.jaxpr
         equations = [each for each in jaxpr.eqns if each.primitive is _lookup]
         gradients = [each for each in jaxpr.eqns if each.primitive is _gradient]
-        # What was looked up becomes an input like any other, and so does what came to probes; what came to look-ups
-        # becomes an output.
-        given = [*invars, *(each.outvars[0] for each in (*equations, *gradients))]
+        # Rows that were looked up become inputs, and so do the gradients of probes; the gradients that arrive at look-ups
+        # become outputs.
+        inputs = [*invars, *(each.outvars[0] for each in (*equations, *gradients))]
         others = [each for each in jaxpr.eqns if each.primitive not in _OWN]
         outvars = [*jaxpr.outvars, *(each.invars[1] for each in gradients)]
-        # The names of inputs and outputs, for messages, are of others now.
-        names_lost = jaxpr.debug_info.with_unknown_names()
-        with_rows = jaxpr.replace(invars=given, outvars=outvars, eqns=others, debug_info=names_lost)
+        # The names of inputs and outputs, which are for messages, do not fit any more.
+        no_names = jaxpr.debug_info.with_unknown_names()
+        with_rows = jaxpr.replace(invars=inputs, outvars=outvars, eqns=others, debug_info=no_names)
         self._with_rows = ClosedJaxpr(with_rows, self._jaxpr.consts)
-        self._looked_up = len(equations)
+        self._num_lookups = len(equations)
         self.lookups: list[Lookup] = []
         computed: list[Atom] = []
         sites: list[tuple[str, Atom]] = []
@@ -222,16 +210,16 @@ class TracedLoss:
             self.lookups.append(Lookup(table, leaf, where, tuple(ids.aval.shape)))
         self._gradient_of = [sites.index((str(each.params["table"]), each.invars[0])) for each in gradients]
         self._probes = [each.outvars[0].aval for each in gradients]
-        self._ids, self._read = self._compiled(computed, first, names)
+        self._ids, self._read = self._compile_ids(computed, first, len(names))
 
-    def _compiled(
-        self, computed: Sequence[Atom], first: int, names: Sequence[str]
+    def _compile_ids(
+        self, computed: Sequence[Atom], first: int, leaves: int
     ) -> tuple[Callable[..., Any] | None, list[int]]:
-        """A function that computes ids of the leaves that it reads and of `rng`, and the places of these."""
+        """Return a function of some leaves of the batch and `rng` that computes ids, and the numbers of these leaves."""
         self.needs_rng = False
         if not computed:
             return None, []
-        whole = _leading_to(computed, self._jaxpr.jaxpr)
+        whole = _part_for(computed, self._jaxpr.jaxpr)
         jaxpr, is_read = pe.dce_jaxpr(whole, [True] * len(computed))
         earlier = next((each for each in jaxpr.eqns if each.primitive is _lookup), None)
         if earlier is not None or any(is_read[:first]):
@@ -241,7 +229,7 @@ class TracedLoss:
                 f"ids of table {tables} depend on {source}: a step has to know its rows before it computes anything; "
                 "compute ids from the batch and rng alone"
             )
-        read = [place for place, is_one in enumerate(is_read[first : first + len(names)]) if is_one]
+        read = [place for place, is_one in enumerate(is_read[first : first + leaves]) if is_one]
         self.needs_rng = has_rng = bool(is_read[-1])
         closed = ClosedJaxpr(jaxpr, self._jaxpr.consts)
 
@@ -251,14 +239,14 @@ class TracedLoss:
         return jax.jit(ids), read
 
     def ids(self, batch: Any, rng: Callable[[], jax.Array]) -> list[Array]:
-        """The ids of every look-up, as 64-bit integers.
+        """Return the ids of every look-up, as 64-bit integers.
 
         Args:
             batch: The batch, on the host.
             rng: Makes the key of the step.
 
         Raises:
-            DataError: An id of the batch would be cut where ids are computed from it.
+            DataError: Ids are computed from an id of the batch that does not fit into JAX's integers.
         """
         leaves = jax.tree.leaves(batch)
         computed: Iterator[Any] = iter(())
@@ -267,14 +255,15 @@ class TracedLoss:
                 _check_narrow(leaves[place])
             computed = iter(self._ids([leaves[place] for place in self._read], rng()))
         return [
-            _wide(next(computed) if each.leaf is None else leaves[each.leaf], each) for each in self.lookups
+            _as_int64(next(computed) if each.leaf is None else leaves[each.leaf], each)
+            for each in self.lookups
         ]
 
-    def found(self, rows: Mapping[str, Any], places: Sequence[Any]) -> list[Any]:
-        """What every look-up gives; traceable, and differentiable with respect to rows.
+    def look_up(self, rows: Mapping[str, Any], places: Sequence[Any]) -> list[Any]:
+        """Return the rows of every look-up; traceable, and differentiable with respect to rows.
 
         Args:
-            rows: Those that were brought, by table.
+            rows: The rows of the batch, by table.
             places: For every look-up, where its rows are among those of its table.
         """
         return [
@@ -282,21 +271,22 @@ class TracedLoss:
             for each, place in zip(self.lookups, places, strict=True)
         ]
 
-    def computed(
-        self, params: Any, batch: Any, rng: jax.Array, found: Sequence[Any]
-    ) -> tuple[Any, list[Any]]:
-        """What the function returns, and what has come back to every look-up if it differentiates by itself; traceable.
+    def compute(self, params: Any, batch: Any, rng: jax.Array, rows: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Call the function; traceable.
 
         Args:
             params: The parameters.
             batch: A batch.
             rng: The key.
-            found: What every look-up gives.
+            rows: The rows of every look-up.
+
+        Returns:
+            What the function returned, and the gradients that arrived at every look-up if it differentiates by itself.
         """
         probes = [jnp.zeros(each.shape, each.dtype) for each in self._probes]
-        given = *jax.tree.leaves((params, batch)), rng, *found[: self._looked_up], *probes
-        results = jaxpr_as_fun(self._with_rows)(*given)
-        gradients = [jnp.zeros_like(each) for each in found]
+        inputs = *jax.tree.leaves((params, batch)), rng, *rows[: self._num_lookups], *probes
+        results = jaxpr_as_fun(self._with_rows)(*inputs)
+        gradients = [jnp.zeros_like(each) for each in rows]
         count = len(results) - len(self._gradient_of)
         for number, gradient in zip(self._gradient_of, results[count:], strict=True):
             gradients[number] += gradient
@@ -305,34 +295,34 @@ class TracedLoss:
     def loss(
         self, params: Any, batch: Any, rng: jax.Array, rows: Mapping[str, Any], places: Sequence[Any]
     ) -> Any:
-        """What the loss function returns; traceable, and differentiable with respect to parameters and rows.
+        """Return what the loss function returns; traceable, and differentiable with respect to parameters and rows.
 
         Args:
             params: The parameters.
             batch: A batch.
             rng: The key.
-            rows: Those that were brought, by table.
+            rows: The rows of the batch, by table.
             places: For every look-up, where its rows are among those of its table.
         """
-        return self.computed(params, batch, rng, self.found(rows, places))[0]
+        return self.compute(params, batch, rng, self.look_up(rows, places))[0]
 
 
 @contextmanager
 def ids_keep_their_bits() -> Iterator[None]:
-    """For the block, leave out what JAX says of 64-bit integers: ids that are a leaf of the batch are looked up as they are."""
+    """Silence JAX's warning of 64-bit integers in the block: ids that are a leaf of the batch are looked up as they are."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
         yield
 
 
-def spec(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape and type of an array or a number, as JAX computes with it."""
+def array_spec(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Return shape and type of an array or a number, as JAX computes with it."""
     array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
     return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
 
 def _calls_lookup(equation: JaxprEqn) -> bool:
-    """Whether there is a look-up in what an operation calls, at any depth."""
+    """Return whether there is a look-up in what an operation calls, at any depth."""
     return any(
         inner.primitive in _OWN or _calls_lookup(inner)
         for jaxpr in jaxprs_in_params(equation.params)
@@ -341,21 +331,21 @@ def _calls_lookup(equation: JaxprEqn) -> bool:
 
 
 def _origin(atom: Any, makers: Mapping[Any, JaxprEqn]) -> Any:
-    """What an array is made of by changes of type and shape alone."""
+    """Return the array that this one is made of by changes of type and shape alone; `None` for a literal."""
     while not isinstance(atom, Literal) and (equation := makers.get(atom)) is not None:
-        if equation.primitive.name not in _KEPT:
+        if equation.primitive.name not in _KEEP_NUMBERS:
             break
         source: Any = equation.invars[0]
         if source.aval.size != atom.aval.size:
             break
         if jnp.issubdtype(atom.aval.dtype, jnp.integer) and atom.aval.dtype not in (np.int32, np.int64):
-            break  # larger numbers would be others in this type
+            break  # this type changes larger numbers
         atom = source
     return None if isinstance(atom, Literal) else atom
 
 
-def _with_open_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same, with the calls of functions that look rows up replaced by what these do.
+def _inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Replace calls of functions that look rows up by what these functions do.
 
     Raises:
         StrategyError: A look-up is inside a loop or a branch.
@@ -377,11 +367,11 @@ def _with_open_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
             elif name in _CALLS:
                 inner: Any = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
                 inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
-                given: dict[Var, Atom] = dict(zip(inner.jaxpr.invars, operands, strict=True))
+                arguments: dict[Var, Atom] = dict(zip(inner.jaxpr.invars, operands, strict=True))
                 for var, constant in zip(inner.jaxpr.constvars, inner.consts, strict=True):
-                    given[var] = fresh_constant = Var(var.aval)
+                    arguments[var] = fresh_constant = Var(var.aval)
                     constants[fresh_constant] = constant
-                values.update(zip(equation.outvars, follow(inner.jaxpr, given), strict=True))
+                values.update(zip(equation.outvars, follow(inner.jaxpr, arguments), strict=True))
             else:
                 raise StrategyError(
                     f"the loss function looks rows of a table up inside {name}: how often, or whether, is not known before "
@@ -394,8 +384,8 @@ def _with_open_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, list(constants.values()))
 
 
-def _leading_to(atoms: Sequence[Atom], jaxpr: Jaxpr) -> Jaxpr:
-    """The part that these are computed by, without what JAX would keep for its effects, such as `jax.debug.print`."""
+def _part_for(atoms: Sequence[Atom], jaxpr: Jaxpr) -> Jaxpr:
+    """Return the part that computes these, without what JAX would keep for its effects, such as `jax.debug.print`."""
     needed = {atom for atom in atoms if isinstance(atom, Var)}
     equations = []
     for equation in reversed(jaxpr.eqns):
@@ -418,10 +408,10 @@ def _check_narrow(leaf: Any) -> None:
                 )
 
 
-def _wide(ids: Any, lookup: Lookup) -> Array:
+def _as_int64(ids: Any, lookup: Lookup) -> Array:
     array = np.asarray(ids)
-    if array.dtype is _WIDE and array.shape == lookup.shape:
+    if array.dtype is _INT64 and array.shape == lookup.shape:
         return array
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise DataError(f"{lookup.where} has the id {array.max()}; ids are signed 64-bit integers")
-    return array.astype(_WIDE, copy=False).reshape(lookup.shape)
+    return array.astype(_INT64, copy=False).reshape(lookup.shape)

@@ -1,7 +1,7 @@
-"""The rows of one table, or of a stack of them, that one process holds: values, optimizer slots, who was seen when.
+"""The rows of one stack of tables that one process has: values, optimizer slots, and when each id was seen.
 
-What makes first values and updates is given as programs over a fixed number of rows; rows are gathered for them, padded,
-and put back. Not for several threads at a time.
+First values and updates are computed by programs over a fixed number of rows; rows are gathered for them, padded, and put
+back. Not thread-safe.
 """
 
 import math
@@ -12,25 +12,24 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from stratagem.runtime.wire.arrays import Array, empty_aligned
-from stratagem.tables.index import mixed
-from stratagem.tables.keyed_columns import KeyedColumns
+from stratagem.tables.keyed_columns import KeyedColumns, mix_bits
 
 SIZES = (256, 2048, 16384)
-"""For how many rows at a time there are programs."""
+"""The numbers of rows for which there are programs."""
 _SWEPT = 1024
-"""How many rows at least are looked at, with every update, for whether they have expired."""
+"""At least this many rows are checked for expiry with every update."""
 
 
 @dataclass(frozen=True)
 class RowSpec:
-    """What a store keeps for each row, and for how long.
+    """The contents of each row of a store, and how long a row stays.
 
     Attributes:
         dim: How many numbers a row has.
         dtype: Their type.
-        bound: Ids are below it; `None`: they are any.
-        offsets: Where the ids of each stacked table begin.
-        keys: For each table, what first values are drawn from.
+        bound: Ids are below it; `None`: any.
+        offsets: Where the ids of each table begin.
+        keys: For each table, the key that first values are drawn from, with the id.
         slots: Shape and type of each slot of one row.
         admit_after: How often an id has to be seen before it is trained.
         expire_steps: After how many steps without an update a row goes; `None`: never.
@@ -51,11 +50,11 @@ Program: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class RowScalar(NamedTuple):
-    """Something that all rows of a stack share, such as a learning rate.
+    """A value of the optimizer's state that all rows of a stack share, such as a learning rate.
 
     Attributes:
-        stack: Which stack.
-        place: Which of its scalars.
+        stack: The stack's number.
+        place: The number of the scalar in the stack.
         value: Its value.
     """
 
@@ -66,11 +65,11 @@ class RowScalar(NamedTuple):
 
 @dataclass(frozen=True)
 class RowPrograms:
-    """What is computed of rows.
+    """The programs of a store, for each number of rows.
 
     Attributes:
-        first: For a number of rows, makes their values and slots of their keys, two 32-bit words each.
-        update: For a number of rows, makes new values, slots and scalars of the old ones, gradients and the step.
+        first: Computes values and slots of rows from their keys, two 32-bit words each.
+        update: Computes new values, slots and scalars from the old ones, gradients and the step.
     """
 
     first: Callable[[int], Program]
@@ -78,33 +77,33 @@ class RowPrograms:
 
 
 class _Reading(NamedTuple):
-    """What was read for somebody who is going to send gradients of it.
+    """The result of a read by a reader who is going to send gradients of it.
 
     Attributes:
         ids: The ids.
-        rows: Their rows, -1 for those that had none.
-        unknown: The places of these.
-        first: Their first values and slots.
-        removals: How many rows had been removed.
+        rows: Their rows, -1 for ids without one.
+        unknown: The places of the ids without a row.
+        first: The first values and slots of these.
+        expired: How many rows had expired by then.
     """
 
     ids: Array
     rows: Array
     unknown: Array
     first: list[Array]
-    removals: int
+    expired: int
 
 
 class RowStore:
-    """The rows.
+    """The rows of one stack.
 
     Args:
-        spec: What is kept.
-        programs: What is computed.
-        scalars: What all rows share of the optimizer's state.
+        spec: The contents of each row.
+        programs: Computes first values and updates.
+        scalars: The optimizer's state that all rows share.
 
     Attributes:
-        scalars: As they are now.
+        scalars: The same, as it is now.
         step: The step of the last update.
     """
 
@@ -129,7 +128,7 @@ class RowStore:
         return len(self._rows)
 
     def counts(self) -> dict[str, int]:
-        """How many rows there are and their bytes, how many ids were seen too seldom so far, how many rows have expired."""
+        """Return the numbers of rows, of their bytes, of ids seen too seldom so far, and of rows that have expired."""
         waiting = 0 if self._waiting is None else len(self._waiting)
         nbytes = len(self._rows) * self._rows.row_bytes
         return {"rows": len(self._rows), "nbytes": nbytes, "waiting": waiting, "expired": self._expired}
@@ -137,11 +136,11 @@ class RowStore:
     # Reading.
 
     def read(self, ids: Array, reader: int | None = None) -> Array:
-        """The values of these ids; of one that has no row, its first value.
+        """Return the values of these ids; of an id that has no row, its first value.
 
         Args:
             ids: The ids, each once.
-            reader: Who is going to send gradients of them, if anybody is: then less is to be looked for.
+            reader: The worker that is going to send gradients of them, if one is: then `update` has less to search.
         """
         rows = self._find(ids)
         values: Array = self._values[0].array.take(rows, axis=0, mode="clip")
@@ -154,37 +153,37 @@ class RowStore:
         return values
 
     def _find(self, ids: Array) -> Array:
-        """The row of each id; -1 if it has none, or it has expired."""
+        """Return the row of each id; -1 if it has none, or one that has expired."""
         rows = self._rows.find(ids)
         if self.spec.expire_steps is not None:
             rows[self._is_old(self._touched.array.take(rows, mode="clip"))] = -1
         return rows
 
     def _first(self, ids: Array) -> list[Array]:
-        """The first values and slots of ids."""
+        """Compute the first values and slots of ids."""
         tables = np.searchsorted(self._offsets, ids, "right") - 1 if len(self._offsets) > 1 else 0
-        keys = mixed((ids - self._offsets[tables]).view(np.uint64) ^ self._keys[tables])
+        keys = mix_bits((ids - self._offsets[tables]).view(np.uint64) ^ self._keys[tables])
         words = keys.view(np.uint32).reshape(-1, 2)
         results: list[list[Array]] = []
         for chunk, size in _chunks(len(ids)):
-            made = self._programs.first(size)([self._padded(-1, words[chunk], size)])
-            results.append([np.asarray(each)[: chunk.stop - chunk.start] for each in made])
+            columns = self._programs.first(size)([self._pad(-1, words[chunk], size)])
+            results.append([np.asarray(each)[: chunk.stop - chunk.start] for each in columns])
         return [
             np.concatenate(column) if len(column) > 1 else column[0] for column in zip(*results, strict=True)
         ]
 
     @property
     def end(self) -> int:
-        """Places of rows are below it."""
+        """The places of rows are below it."""
         return self._rows.end
 
     def page(self, start: int, size: int) -> tuple[Array, list[Array]]:
-        """Ids, and values and slots, of the rows in so many places from one on."""
-        rows = self._living(start, min(start + size, self._rows.end))
+        """Return the ids, and the values and slots, of the rows in `size` places from `start` on."""
+        rows = self._live_rows(start, min(start + size, self._rows.end))
         return self._rows.ids.array.take(rows), [column.array.take(rows, axis=0) for column in self._values]
 
-    def _living(self, start: int, stop: int) -> Array:
-        """The rows between two places that are not free, and have not expired."""
+    def _live_rows(self, start: int, stop: int) -> Array:
+        """Return the rows between two places that are neither free nor expired."""
         touched = self._touched.array[start:stop]
         rows: Array = np.flatnonzero((touched > 0) & ~self._is_old(touched)) + start
         return rows
@@ -192,14 +191,14 @@ class RowStore:
     # Keeping.
 
     def copies(self, since: int = -1, start: int = 0, stop: int | None = None) -> dict[str, Array]:
-        """Copies of rows, and of all else that a store like this one needs to go on from here.
+        """Return copies of rows, and of everything else that a store of the same spec needs to go on from here.
 
         Args:
             since: Only rows that were updated after this step.
             start: Only rows from this place on.
             stop: And below this one.
         """
-        rows = self._living(start, self._rows.end if stop is None else min(stop, self._rows.end))
+        rows = self._live_rows(start, self._rows.end if stop is None else min(stop, self._rows.end))
         rows = rows[self._touched.array.take(rows) > since]
         arrays = {
             "ids": self._rows.ids.array.take(rows),
@@ -210,25 +209,29 @@ class RowStore:
             **{f"scalar{place}": np.array(scalar) for place, scalar in enumerate(self.scalars)},
         }
         if self._waiting is not None:
-            sightings, seen = (column.array[: self._waiting.end] for column in self._waiting.columns)
-            places = np.flatnonzero(seen)
+            times_seen, last_seen = (column.array[: self._waiting.end] for column in self._waiting.columns)
+            places = np.flatnonzero(last_seen)
             arrays["waiting"] = self._waiting.ids.array.take(places)
-            arrays["sightings"], arrays["seen"] = sightings.take(places), seen.take(places)
+            arrays["sightings"], arrays["seen"] = times_seen.take(places), last_seen.take(places)
         return arrays
 
     def restore(
         self, arrays: Mapping[str, Array], step: int, is_own: Callable[[Array], Array] | None = None
     ) -> None:
-        """Add what `copies` gave; a row that is there already is replaced.
+        """Add rows that `copies` returned; an existing row is replaced.
 
         Args:
-            arrays: That.
-            step: The step that it is of.
-            is_own: Which ids are to be added; all by default.
+            arrays: What `copies` returned.
+            step: The step of the rows.
+            is_own: Tells which ids are to be added; all by default.
         """
+
+        def choose(ids: Array) -> Array:
+            return np.arange(len(ids)) if is_own is None else np.flatnonzero(is_own(ids))
+
         self.step = step
         ids = arrays["ids"]
-        chosen = np.arange(len(ids)) if is_own is None else np.flatnonzero(is_own(ids))
+        chosen = choose(ids)
         rows, _ = self._rows.find_or_add(ids[chosen])
         self._touched.array[rows] = arrays["touched"][chosen]
         for place, column in enumerate(self._values):
@@ -236,14 +239,14 @@ class RowStore:
         self.scalars = [np.array(arrays[f"scalar{place}"]) for place in range(len(self.scalars))]
         if self._waiting is not None:
             ids = arrays["waiting"]
-            chosen = np.arange(len(ids)) if is_own is None else np.flatnonzero(is_own(ids))
+            chosen = choose(ids)
             chosen = chosen[self._rows.find(ids[chosen]) < 0]
             places, _ = self._waiting.find_or_add(ids[chosen])
             for column, name in zip(self._waiting.columns, ("sightings", "seen"), strict=True):
                 column.array[places] = arrays[name][chosen]
 
     def put(self, ids: Array, values: Array) -> None:
-        """Give ids values from elsewhere; those that have no row get one, with the slots of a first row.
+        """Set the values of ids; an id that has no row gets one, with the slots of a new row.
 
         Args:
             ids: The ids, each once.
@@ -261,15 +264,15 @@ class RowStore:
         """Make one update.
 
         Args:
-            ids: Those that were looked up, each once.
+            ids: The ids that were looked up, each once.
             gradients: Their gradients.
             step: The step that the update makes.
-            reader: For whom they were read, if they were for somebody.
+            reader: The worker that read them, if `read` was told.
         """
         self.step = step - 1
-        rows, unknown, first = self._found(ids, reader)
+        rows, unknown, first = self._find_read(ids, reader)
         if unknown.size:
-            admitted = self._admitted(ids, unknown)
+            admitted = self._admit(ids, unknown)
             rows[admitted] = self._add(ids[admitted], first if len(admitted) == len(unknown) else [])
             if self._waiting is not None:
                 is_in = np.flatnonzero(rows >= 0)
@@ -289,18 +292,18 @@ class RowStore:
             scratch = self._buffer(place, column.array.shape[1:], column.array.dtype, size)
             column.array.take(rows, axis=0, out=scratch[:count], mode="clip")
             gathered.append(scratch)
-        padded = self._padded(len(gathered), gradients, size)
+        padded = self._pad(len(gathered), gradients, size)
         results = self._programs.update(size)([*gathered, *scalars, padded, np.int32(step - 1)])
         for column, result in zip(self._values, results, strict=False):
             column.put(rows, np.asarray(result)[:count])
         return [np.array(each) for each in results[len(self._values) :]]
 
-    def _found(self, ids: Array, reader: int | None) -> tuple[Array, Array, list[Array]]:
-        """The row of each id, the places of those that have none, and the first values of these if they are known."""
+    def _find_read(self, ids: Array, reader: int | None) -> tuple[Array, Array, list[Array]]:
+        """Return the row of each id, the places of ids without one, and the first values of these if they are known."""
         reading = None if reader is None else self._readings.pop(reader, None)
         if (
             reading is None
-            or reading.removals != self._expired
+            or reading.expired != self._expired
             or self.spec.expire_steps is not None
             or not np.array_equal(reading.ids, ids)
         ):
@@ -308,31 +311,30 @@ class RowStore:
             return rows, np.flatnonzero(rows < 0), []
         rows, unknown, first = reading.rows, reading.unknown, reading.first
         if unknown.size:
-            # Others may have brought some of them since.
-            found = self._rows.find(ids[unknown])
-            rows[unknown] = found
-            if (found >= 0).any():
-                unknown, first = unknown[found < 0], []
+            # Updates of other readers may have added some of them since.
+            rows[unknown] = rows_now = self._rows.find(ids[unknown])
+            if (rows_now >= 0).any():
+                unknown, first = unknown[rows_now < 0], []
         return rows, unknown, first
 
-    def _admitted(self, ids: Array, unknown: Array) -> Array:
-        """Which of the ids without a row are to have one now: those that had been seen often enough before."""
+    def _admit(self, ids: Array, unknown: Array) -> Array:
+        """Count ids without a row as seen, and return the places of those that had been seen often enough before."""
         if self._waiting is None:
             return unknown
         ids = ids[unknown]
         places, new = self._waiting.find_or_add(ids)
-        sightings, seen = (column.array for column in self._waiting.columns)
-        sightings[places[new]] = 0
-        sightings[places[self._is_old(seen.take(places))]] = 0
-        is_in = sightings.take(places) >= self.spec.admit_after
-        sightings[places] += 1
-        seen[places] = np.where(is_in, 0, self.step + 1)
-        del sightings, seen
-        self._waiting.remove(ids[is_in])
-        return unknown[is_in]
+        times_seen, last_seen = (column.array for column in self._waiting.columns)
+        times_seen[places[new]] = 0
+        times_seen[places[self._is_old(last_seen.take(places))]] = 0
+        is_admitted = times_seen.take(places) >= self.spec.admit_after
+        times_seen[places] += 1
+        last_seen[places] = np.where(is_admitted, 0, self.step + 1)
+        del times_seen, last_seen
+        self._waiting.remove(ids[is_admitted])
+        return unknown[is_admitted]
 
     def _add(self, ids: Array, first: list[Array]) -> Array:
-        """Rows of their own for ids that have none, with their first values if these are known."""
+        """Return new rows for ids that have none, with their first values, which are computed if not given."""
         if self.spec.expire_steps is not None:
             self._expire(ids[self._rows.find(ids) >= 0])
         rows = self._rows.add(ids)
@@ -348,26 +350,27 @@ class RowStore:
             self._expired += len(ids)
 
     def _is_old(self, steps: Array) -> Array:
-        """Whether what was updated, or seen, at these steps has expired; at step 0 nothing was."""
+        """Return for each step whether an id that was last updated, or seen, then has expired; step 0 stands for never."""
         expire_steps = self.spec.expire_steps
         if expire_steps is None:
             return np.zeros(steps.shape, bool)
         return np.asarray((steps > 0) & (self.step - steps > expire_steps))
 
     def _sweep(self, count: int) -> None:
-        """Let those go that have expired among so many rows, and among so many ids that have none so far."""
+        """Remove the expired ones among the next `count` rows, and among the next `count` ids that have none so far."""
         if self.spec.expire_steps is None:
             return
-        rows = self._rows.in_turn(count)
+        rows = self._rows.next_rows(count)
         self._expire(self._rows.ids.array.take(rows[self._is_old(self._touched.array.take(rows))]))
         if self._waiting is not None:
-            seen = self._waiting.columns[1]
-            rows = self._waiting.in_turn(count)
-            rows = rows[self._is_old(seen.array.take(rows))]
-            seen.array[rows] = 0
+            last_seen = self._waiting.columns[1].array
+            rows = self._waiting.next_rows(count)
+            rows = rows[self._is_old(last_seen.take(rows))]
+            last_seen[rows] = 0
+            del last_seen
             self._waiting.remove(self._waiting.ids.array.take(rows))
 
-    def _padded(self, place: int, array: Array, size: int) -> Array:
+    def _pad(self, place: int, array: Array, size: int) -> Array:
         if len(array) == size and array.ctypes.data % 64 == 0 and array.flags.c_contiguous:
             return array
         scratch = self._buffer(place, array.shape[1:], array.dtype, size)
@@ -375,7 +378,7 @@ class RowStore:
         return scratch
 
     def _buffer(self, place: int, shape: tuple[int, ...], dtype: Any, size: int) -> Array:
-        """Memory that XLA reads where it is; what is left in it from before is of rows that nobody looks at."""
+        """Return memory that XLA reads in place; what earlier calls left in it beyond the rows of this one is ignored."""
         known = self._scratch.get((place, size))
         if known is None:
             dtype = np.dtype(dtype)
@@ -386,7 +389,7 @@ class RowStore:
 
 
 def _chunks(count: int) -> list[tuple[slice, int]]:
-    """Cuts so many rows into runs, and says for each the number of rows of the program that takes it."""
+    """Divide this many rows into runs, each with the number of rows of the program that takes it."""
     largest = SIZES[-1]
     return [
         (slice(start, stop), next(size for size in SIZES if size >= stop - start))

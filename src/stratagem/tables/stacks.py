@@ -1,7 +1,7 @@
-"""Tables that are kept together, and which rows of them a batch needs.
+"""Tables that are kept together, and the rows of them that a batch needs.
 
-Tables that differ in nothing but name, seed and number of rows are one stack: their rows lie in one store, under ids of
-which each table has a range. So many tables cost no more calls than one.
+Tables that differ only in name, seed and number of rows form one stack: one store has their rows, and each table has a
+range of its ids. So many tables cost no more calls than one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.lookups import Lookup
 from stratagem.tables.table import Table
 
-_FEWEST = 64
-_MOST = 1 << 63
+_FEWEST_ROWS = 64
+_MOST_IDS = 1 << 63
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Stack:
     Attributes:
         tables: The tables.
         offsets: Where the ids of each begin.
-        bound: The ids of all of them are below it; `None`: there is one table, of any ids.
+        bound: All ids are below it; `None`: there is one table, of any ids.
     """
 
     tables: tuple[Table, ...]
@@ -34,8 +34,8 @@ class Stack:
     bound: int | None
 
 
-def stacked(tables: Sequence[Table]) -> list[Stack]:
-    """The stacks of these tables, in the order of their first ones."""
+def stack_tables(tables: Sequence[Table]) -> list[Stack]:
+    """Return the stacks of these tables, in the order of their first tables."""
     groups: dict[Any, list[Table]] = {}
     for table in tables:
         alike = (
@@ -66,19 +66,19 @@ class BatchRows(NamedTuple):
     places: list[Array]
 
 
-_Home: TypeAlias = tuple[int, Table, int]
-"""Where the ids of a table are: the number of its stack, the table, and where its ids begin there."""
+_Placement: TypeAlias = tuple[int, Table, int]
+"""Where a table is: the number of its stack, the table, and where its ids begin in the stack."""
 
 
 class BatchReader:
-    """Tells which rows batches need.
+    """Finds the rows that batches need.
 
     Args:
         stacks: The stacks.
     """
 
     def __init__(self, stacks: Sequence[Stack]) -> None:
-        self._homes: dict[str, _Home] = {
+        self._placements: dict[str, _Placement] = {
             table.name: (number, table, offset)
             for number, stack in enumerate(stacks)
             for table, offset in zip(stack.tables, stack.offsets, strict=True)
@@ -87,67 +87,69 @@ class BatchReader:
         self._known: dict[Any, tuple[Array, Array]] = {}
 
     def rows(self, lookups: Sequence[Lookup], ids: Sequence[Array]) -> BatchRows:
-        """The rows that a batch needs.
+        """Return the rows that a batch needs.
 
         Args:
             lookups: Where rows are looked up.
-            ids: The ids that each look-up asks for.
+            ids: The ids of each look-up.
 
         Raises:
             DataError: An id is not of its table.
         """
-        homes = [self._homes[lookup.table] for lookup in lookups]
+        placements = [self._placements[lookup.table] for lookup in lookups]
         wanted: list[list[Array]] = [[] for _ in range(self._count)]
-        for (number, _, _), own in zip(homes, ids, strict=True):
+        for (number, _, _), own in zip(placements, ids, strict=True):
             wanted[number].append(own.reshape(-1))
         distinct, places = [], []
         for number, parts in enumerate(wanted):
             joined = np.concatenate(parts) if len(parts) > 1 else [*parts, np.empty(0, np.int64)][0]
-            bound, offset = self._ranges(homes, number, parts)
+            bound, offset = self._ranges(placements, number, parts)
             if bound is not None:
-                # As numbers without a sign, those below zero are above any bound.
+                # As unsigned numbers, negative ids are above any bound.
                 if (joined.view(np.uint64) >= bound).any():
-                    _check_ranges(homes, lookups, ids)
+                    _check_ranges(placements, lookups, ids)
                 joined = joined + offset if offset is not None else joined
-            unique, inverse = numbered(joined)
+            unique, inverse = unique_ids(joined)
             distinct.append(unique)
             places.append(inverse)
         starts = [0] * self._count
-        found = []
-        for (number, _, _), own in zip(homes, ids, strict=True):
+        by_lookup = []
+        for (number, _, _), own in zip(placements, ids, strict=True):
             start = starts[number]
             starts[number] = start + own.size
-            found.append(places[number][start : start + own.size].reshape(own.shape))
-        return BatchRows(distinct, found)
+            by_lookup.append(places[number][start : start + own.size].reshape(own.shape))
+        return BatchRows(distinct, by_lookup)
 
-    def _ranges(self, homes: Sequence[_Home], number: int, parts: Sequence[Array]) -> tuple[Any, Any]:
-        """For each of the ids that are looked up in a stack: what it has to be below, and what is added to it."""
-        own = [(table.rows, offset) for home, table, offset in homes if home == number and table.rows]
+    def _ranges(
+        self, placements: Sequence[_Placement], number: int, parts: Sequence[Array]
+    ) -> tuple[Any, Any]:
+        """Return bounds and offsets of all ids that are looked up in a stack, or one of each for them all."""
+        own = [(table.rows, offset) for stack, table, offset in placements if stack == number and table.rows]
         if not own:
             return None, None
         if len(own) == 1:
-            return np.uint64(min(own[0][0], _MOST)), own[0][1] or None
+            return np.uint64(min(own[0][0], _MOST_IDS)), own[0][1] or None
         key = number, *own, *(len(part) for part in parts)
         if key not in self._known:
             sizes = [len(part) for part in parts]
             self._known[key] = (
-                np.repeat(np.array([min(rows, _MOST) for rows, _ in own], np.uint64), sizes),
+                np.repeat(np.array([min(rows, _MOST_IDS) for rows, _ in own], np.uint64), sizes),
                 np.repeat(np.array([offset for _, offset in own], np.int64), sizes),
             )
         return self._known[key]
 
     def by_table(self, rows: Sequence[Any]) -> Mapping[str, Any]:
-        """For each table, what there is for its stack."""
-        return {name: rows[number] for name, (number, _, _) in self._homes.items()}
+        """Return for each table the rows of its stack."""
+        return {name: rows[number] for name, (number, _, _) in self._placements.items()}
 
 
 def padded_size(count: int) -> int:
-    """For how many rows a step is compiled that needs so many: few numbers, so that few are compiled."""
-    return max(_FEWEST, 1 << (count - 1).bit_length()) if count else _FEWEST
+    """Return the number of rows that a step is compiled for which needs `count`: one of few, so that few are compiled."""
+    return max(_FEWEST_ROWS, 1 << (count - 1).bit_length()) if count else _FEWEST_ROWS
 
 
-def padded(rows: Array) -> Array:
-    """Rows, and zeros up to the number that steps are compiled for."""
+def pad_rows(rows: Array) -> Array:
+    """Return rows followed by zeros, up to the number that steps are compiled for."""
     size = padded_size(len(rows))
     if len(rows) == size:
         return rows
@@ -156,13 +158,13 @@ def padded(rows: Array) -> Array:
     return result
 
 
-def numbered(ids: Array) -> tuple[Array, Array]:
-    """These ids, each once and in order, and where each of the given ones is among them."""
+def unique_ids(ids: Array) -> tuple[Array, Array]:
+    """Return these ids, each once and in order, and the place of each given id among them."""
     bits = (len(ids) - 1).bit_length() if len(ids) else 0
     if not len(ids) or ids.view(np.uint64).max() >> np.uint64(63 - bits):
         own, inverse = np.unique(ids, return_inverse=True)
         return own, inverse.astype(np.int32)
-    # To sort numbers is quicker than to tell how they would be sorted: each brings along where it came from.
+    # Sorting numbers is faster than an argsort, so the low bits of each say where it came from.
     both = ids << bits
     both |= np.arange(len(ids))
     both.sort()
@@ -176,8 +178,8 @@ def numbered(ids: Array) -> tuple[Array, Array]:
     return both[is_first], numbers
 
 
-def _check_ranges(homes: Sequence[_Home], lookups: Sequence[Lookup], ids: Sequence[Array]) -> None:
-    for (_, table, _), lookup, own in zip(homes, lookups, ids, strict=True):
+def _check_ranges(placements: Sequence[_Placement], lookups: Sequence[Lookup], ids: Sequence[Array]) -> None:
+    for (_, table, _), lookup, own in zip(placements, lookups, ids, strict=True):
         if table.rows is not None:
             _check_range(table.name, table.rows, lookup, own)
 

@@ -12,32 +12,32 @@ import numpy as np
 from stratagem.errors import StrategyError
 
 Initializer = Callable[..., Any]
-"""`initializer(key, (dim,), dtype)`: the first value of one row, as JAX's initializers have it."""
+"""`initializer(key, (dim,), dtype)`: makes the first value of one row, as JAX's initializers do."""
 
 
 def uniform(key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
-    """Values between -0.05 and 0.05."""
+    """Draw values between -0.05 and 0.05."""
     return jax.random.uniform(key, shape, dtype, -0.05, 0.05)
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows that are looked up by id. Only those of a batch travel, and only those are updated.
+    """Rows that are looked up by id. Only the rows of a batch travel, and only those are updated.
 
     Args:
-        name: What it is called in loss functions, checkpoints and messages.
+        name: Its name in loss functions, checkpoints and messages.
         dim: How many numbers a row has.
         rows: Ids are 0 to `rows` - 1; `None`: any 64-bit integer, and a row appears when its id is first trained.
-        optimizer: An optax optimizer that treats every row by itself; by default that of `strategy.init`.
+        optimizer: An optax optimizer that updates every row by itself; by default that of `strategy.init`.
         initializer: Makes the first value of a row, as `initializer(key, (dim,), dtype)`; by default uniform between
-            -0.05 and 0.05. It depends on seed, name and id alone, whoever asks first.
-        seed: What first values are drawn from, with the name and the id.
-        dtype: The type of the numbers.
+            -0.05 and 0.05. The value depends on seed, name and id alone, whoever asks first.
+        seed: First values are drawn from it, the name and the id.
+        dtype: The type of its numbers.
         admit_after: How often an id has to be seen in training before it is trained itself.
         expire_steps: After how many global steps without being trained a row goes; `None`: never.
 
     Raises:
-        StrategyError: One of these is not what it should be.
+        StrategyError: An argument is not what it should be.
 
     Example:
         >>> Table("users", dim=16).name
@@ -80,16 +80,16 @@ class Table:
 
     @property
     def key(self) -> int:
-        """What the first values of its rows are drawn from, with their ids: 63 bits of seed and name."""
+        """63 bits of seed and name, from which, with their ids, the first values of rows are drawn."""
         digest = hashlib.sha256(f"{self.seed} {self.name}".encode()).digest()
         return int.from_bytes(digest[:8], "little") >> 1
 
 
 def check_tables(tables: Sequence[Table]) -> tuple[Table, ...]:
-    """The tables of a model.
+    """Return the tables of a model, checked.
 
     Raises:
-        StrategyError: One is no table, or two have the same name.
+        StrategyError: One of them is not a table, or two have the same name.
     """
     if not isinstance(tables, Sequence) or not all(isinstance(table, Table) for table in tables):
         raise StrategyError(f"tables is {tables!r:.80}; give a list of tables: tables=[sg.Table(...)]")

@@ -1,4 +1,4 @@
-"""Rows of tables in shard files: what they are called there, how they are written, and read again by whoever has them."""
+"""Rows of tables in shard files: their names there, how they are written, and how whoever holds rows reads them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +13,21 @@ from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.row_store import RowScalar, RowSpec, RowStore
 
 PREFIX = "tables/"
-"""What the names of arrays of tables begin with."""
+"""The names of tables' arrays begin with it."""
 
 
-def label(names: Iterable[str]) -> str:
-    """What a stack of these tables is called."""
+def stack_label(names: Iterable[str]) -> str:
+    """Return the name of the stack of these tables."""
     return PREFIX + ",".join(names)
 
 
 def row_form(names: Sequence[str], spec: RowSpec) -> dict[str, StoredArray]:
-    """What there is of a stack, for a checkpoint of one model to be told from that of another."""
+    """Return the arrays of a stack, by which a checkpoint of one model is told from that of another."""
     values = StoredArray((spec.bound or 0, spec.dim), spec.dtype)
-    slots = {f"{label(names)}, slot {place}": StoredArray(*slot) for place, slot in enumerate(spec.slots)}
-    return {label(names): values, **slots}
+    slots = {
+        f"{stack_label(names)}, slot {place}": StoredArray(*slot) for place, slot in enumerate(spec.slots)
+    }
+    return {stack_label(names): values, **slots}
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class TableFiles:
 
     Attributes:
         directory: Where they are.
-        step: The step that they are of.
-        records: What they hold.
+        step: The checkpoint's step.
+        records: What they contain.
     """
 
     directory: Path
@@ -44,12 +46,12 @@ class TableFiles:
 
     @classmethod
     def among(cls, directory: Path, step: int, records: Iterable[ShardRecord]) -> "TableFiles":
-        """Those of a checkpoint."""
+        """Return those of a checkpoint's files that have rows."""
         have_rows = (each for each in records if any(name.startswith(PREFIX) for name in each.arrays))
         return cls(directory, step, tuple(have_rows))
 
     def to_fields(self) -> dict[str, Any]:
-        """The same in plain values."""
+        """Return the same in plain values."""
         return {
             "directory": str(self.directory),
             "step": self.step,
@@ -58,32 +60,32 @@ class TableFiles:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "TableFiles":
-        """What `to_fields` gave."""
+        """Return the files that `to_fields` described."""
         records = tuple(ShardRecord.from_dict(each) for each in fields["records"])
         return cls(Path(fields["directory"]), fields["step"], records)
 
     def read(self, stores: Mapping[str, RowStore], is_own: Callable[[Array], Array] | None = None) -> None:
-        """Add their rows to stores that have none, one file at a time.
+        """Add their rows to empty stores, one file at a time.
 
         Args:
             stores: By the labels of their stacks.
-            is_own: Which ids are wanted; all by default.
+            is_own: Tells which ids are wanted; all by default.
 
         Raises:
             KeepError: A file is missing or damaged, or has other tables.
         """
         for record in self.records:
             names = [name for name in record.arrays if name.startswith(PREFIX)]
-            restore(stores, read_shard(self.directory, record, names), self.step, is_own)
+            restore_rows(stores, read_shard(self.directory, record, names), self.step, is_own)
 
 
 @dataclass(frozen=True)
 class NewRows:
-    """What is new of the rows of a model's tables.
+    """Changes to the rows of a model's tables.
 
     Attributes:
-        files: Where the rows are; `None` if they stay.
-        scalars: What all rows of stacks are to share of the optimizer's state.
+        files: Where the new rows are; `None` if rows stay.
+        scalars: New values of the optimizer's state that all rows of a stack share.
     """
 
     files: TableFiles | None = None
@@ -93,14 +95,14 @@ class NewRows:
         return self.files is not None or bool(self.scalars)
 
     def to_fields(self) -> tuple[dict[str, Any], list[Array]]:
-        """The same in plain values and arrays."""
+        """Return the same in plain values and arrays."""
         files = None if self.files is None else self.files.to_fields()
         places = [[scalar.stack, scalar.place] for scalar in self.scalars]
         return {"files": files, "scalars": places}, [np.asarray(scalar.value) for scalar in self.scalars]
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], arrays: Sequence[Array]) -> "NewRows":
-        """What `to_fields` gave, with arrays of its own."""
+        """Return the changes that `to_fields` described, with copies of the arrays."""
         pairs = zip(fields["scalars"], arrays, strict=True)
         files = None if fields["files"] is None else TableFiles.from_fields(fields["files"])
         return cls(files, [RowScalar(stack, place, np.array(value)) for (stack, place), value in pairs])
@@ -109,12 +111,12 @@ class NewRows:
 NO_ROWS = NewRows()
 
 
-def copies(stores: Mapping[str, RowStore], *which: int) -> dict[str, Array]:
-    """Copies of rows of stores, by the names that they have in a file.
+def copy_rows(stores: Mapping[str, RowStore], *which: int) -> dict[str, Array]:
+    """Return copies of rows of stores, by their names in a file.
 
     Args:
         stores: By the labels of their stacks.
-        *which: Which rows, as `RowStore.copies` has it; all by default.
+        *which: Which rows, as the arguments of `RowStore.copies`; all by default.
     """
     return {
         f"{name}/{column}": array
@@ -123,16 +125,16 @@ def copies(stores: Mapping[str, RowStore], *which: int) -> dict[str, Array]:
     }
 
 
-def restore(
+def restore_rows(
     stores: Mapping[str, RowStore],
     arrays: Mapping[str, Array],
     step: int,
     is_own: Callable[[Array], Array] | None = None,
 ) -> None:
-    """Add what `copies` gave, perhaps among other things, to stores.
+    """Add rows that `copy_rows` copied to stores; arrays of other names are ignored.
 
     Raises:
-        KeepError: They are of other tables.
+        KeepError: The rows are of other tables.
     """
     for name, store in stores.items():
         start = f"{name}/"

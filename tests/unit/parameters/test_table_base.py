@@ -22,7 +22,7 @@ from stratagem.parameters.table_part import TablePart
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.tables import Table
 from stratagem.tables.row_store import SIZES, RowScalar
-from stratagem.tables.stacks import stacked
+from stratagem.tables.stacks import stack_tables
 from stratagem.tables.table_files import NewRows
 
 DIM = 3
@@ -32,7 +32,7 @@ IDS = np.arange(-40, 400, dtype=np.int64)
 @cache
 def compiled() -> tuple[StackConfig, dict[str, CompiledProgram]]:
     """A table that is trained with Adam, whose ids are admitted when they are seen again."""
-    (stack,) = stacked([Table("users", DIM, admit_after=1)])
+    (stack,) = stack_tables([Table("users", DIM, admit_after=1)])
     (update,) = row_updates([stack], optax.adam(0.1))
     first, updated = jax.jit(update.first), jax.jit(update.update)
 

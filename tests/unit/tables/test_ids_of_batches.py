@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from stratagem.errors import DataError
-from stratagem.tables.columns import Column
+from stratagem.tables.keyed_columns import GrowingArray
 from stratagem.tables.lookups import Lookup
-from stratagem.tables.stacks import BatchReader, numbered, stacked
+from stratagem.tables.stacks import BatchReader, stack_tables, unique_ids
 from stratagem.tables.table import Table
 
 
@@ -17,7 +17,7 @@ from stratagem.tables.table import Table
 def test_ids_are_numbered_as_numpy_would(count: int, least: int, most: int) -> None:
     random = np.random.default_rng(count)
     ids = random.integers(least, most, count)
-    own, places = numbered(ids)
+    own, places = unique_ids(ids)
     expected, expected_places = np.unique(ids, return_inverse=True)
     np.testing.assert_array_equal(own, expected)
     np.testing.assert_array_equal(places, expected_places)
@@ -26,13 +26,13 @@ def test_ids_are_numbered_as_numpy_would(count: int, least: int, most: int) -> N
 
 def test_ids_are_not_changed_when_they_are_numbered() -> None:
     ids = np.array([5, 3, 5])
-    numbered(ids)
+    unique_ids(ids)
     assert ids.tolist() == [5, 3, 5]
 
 
 def look_up(tables: list[Table], **ids: list[int]) -> Any:
     lookups = [Lookup(name, 0, f"batch[{name!r}]", np.shape(own)) for name, own in ids.items()]
-    return BatchReader(stacked(tables)).rows(lookups, [np.array(own) for own in ids.values()])
+    return BatchReader(stack_tables(tables)).rows(lookups, [np.array(own) for own in ids.values()])
 
 
 def test_tables_of_a_stack_have_ranges_of_its_ids() -> None:
@@ -62,7 +62,7 @@ def test_one_table_knows_its_range_too() -> None:
     ("shape", "dtype"), [((16,), "float32"), ((), "int32"), ((1,), "float16"), ((2, 3), "float64")]
 )
 def test_entries_of_a_column_are_put_where_they_belong(shape: tuple[int, ...], dtype: str) -> None:
-    column = Column(shape, dtype)
+    column = GrowingArray(shape, dtype)
     column.reserve(100)
     expected = np.array(column.array)
     random = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import pytest
 
 from stratagem.errors import DataError, StrategyError
 from stratagem.tables.lookups import TracedLoss
-from stratagem.tables.stacks import BatchReader, stacked
+from stratagem.tables.stacks import BatchReader, stack_tables
 from stratagem.tables.table import Table
 
 DIM = 2
@@ -36,7 +36,7 @@ def ids_of(loss: Callable[..., Any], batch: Any) -> list[Any]:
 
 def value_of(loss: TracedLoss, batch: Any, contents: Callable[[Any], Any]) -> Any:
     """What a loss is if the rows of ids are these."""
-    reader = BatchReader(stacked(TABLES))
+    reader = BatchReader(stack_tables(TABLES))
     needed = reader.rows(loss.lookups, loss.ids(batch, key))
     rows = reader.by_table([contents(ids).astype(np.float32) for ids in needed.ids])
     return loss.loss(PARAMS, batch, key(), rows, needed.places)
@@ -142,7 +142,7 @@ def test_a_function_that_is_called_twice_looks_up_twice() -> None:
 
 def test_gradients_of_a_row_are_summed_over_its_positions() -> None:
     loss = traced(lambda batch, rows: (rows["users"](batch) * batch[..., None]).sum(), IDS)
-    reader = BatchReader(stacked(TABLES))
+    reader = BatchReader(stack_tables(TABLES))
     needed = reader.rows(loss.lookups, loss.ids(IDS, key))
     values = jnp.zeros((len(needed.ids[0]), DIM))
     gradients = jax.grad(

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from stratagem.errors import DataError
 from stratagem.tables.lookups import Lookup
-from stratagem.tables.stacks import BatchReader, padded, padded_size, stacked
+from stratagem.tables.stacks import BatchReader, pad_rows, padded_size, stack_tables
 from stratagem.tables.table import Table, uniform
 
 ROWS = [5, 1, 7]
@@ -22,7 +22,7 @@ def lookups(*names: str) -> list[Lookup]:
 
 
 def test_tables_that_differ_in_name_seed_and_rows_are_one_stack() -> None:
-    (stack,) = stacked(ALIKE)
+    (stack,) = stack_tables(ALIKE)
     assert stack.tables == tuple(ALIKE)
     assert stack.offsets == (0, 5, 6)
     assert stack.bound == 13
@@ -42,7 +42,7 @@ def test_tables_that_differ_in_name_seed_and_rows_are_one_stack() -> None:
 )
 def test_tables_that_are_trained_otherwise_are_kept_apart(other: dict[str, Any]) -> None:
     table = Table("other", **{"dim": 2, "rows": 4, **other})
-    assert [stack.tables for stack in stacked([ALIKE[0], table, ALIKE[1]])] == [
+    assert [stack.tables for stack in stack_tables([ALIKE[0], table, ALIKE[1]])] == [
         (ALIKE[0], ALIKE[1]),
         (table,),
     ]
@@ -50,7 +50,7 @@ def test_tables_that_are_trained_otherwise_are_kept_apart(other: dict[str, Any])
 
 def test_a_table_of_any_ids_is_by_itself() -> None:
     tables = [Table("a", dim=2), Table("b", dim=2)]
-    assert [(stack.tables, stack.offsets, stack.bound) for stack in stacked(tables)] == [
+    assert [(stack.tables, stack.offsets, stack.bound) for stack in stack_tables(tables)] == [
         ((tables[0],), (0,), None),
         ((tables[1],), (0,), None),
     ]
@@ -60,7 +60,7 @@ def test_a_table_of_any_ids_is_by_itself() -> None:
 @given(some.data())
 def test_places_lead_from_every_look_up_to_its_rows(data: some.DataObject) -> None:
     tables = [*ALIKE, Table("any", dim=2), Table("any, too", dim=2)]
-    stacks = stacked(tables)
+    stacks = stack_tables(tables)
     names = data.draw(some.lists(some.sampled_from([table.name for table in tables]), max_size=5))
     by_name = {table.name: table for table in tables}
     asked = []
@@ -103,14 +103,14 @@ def test_places_lead_from_every_look_up_to_its_rows(data: some.DataObject) -> No
 )
 def test_an_id_that_is_not_of_its_table_is_named(ids: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        BatchReader(stacked(ALIKE)).rows(lookups("feature 5"), [np.asarray(ids)])
+        BatchReader(stack_tables(ALIKE)).rows(lookups("feature 5"), [np.asarray(ids)])
 
 
 def test_few_numbers_of_rows_are_compiled_for() -> None:
     assert [padded_size(count) for count in (0, 1, 64, 65, 128, 1000)] == [64, 64, 64, 128, 128, 1024]
     full = np.ones((64, 3), np.float32)
-    assert padded(full) is full
-    result = padded(np.ones((65, 3), np.float32))
+    assert pad_rows(full) is full
+    result = pad_rows(np.ones((65, 3), np.float32))
     assert result.shape == (128, 3)
     assert result.dtype == np.float32
     assert result[:65].all()

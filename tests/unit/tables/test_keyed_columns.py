@@ -14,9 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stratagem.tables.columns import Column
-from stratagem.tables.index import DirectIndex, HashIndex, Index, mixed
-from stratagem.tables.keyed_columns import KeyedColumns
+from stratagem.tables.keyed_columns import DirectIndex, GrowingArray, HashIndex, Index, KeyedColumns, mix_bits
 
 BOUND = 20_000
 LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -32,7 +30,7 @@ class AgainstDictionary(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.column = Column((), np.int64)
+        self.column = GrowingArray((), np.int64)
         self.index = self.made()
         self.known: dict[int, int] = {}
         self.free: list[int] = []
@@ -110,7 +108,7 @@ def test_an_index_knows_what_a_dictionary_knows(machine: type[AgainstDictionary]
 
 
 def test_an_index_does_not_grow_with_ids_that_have_gone() -> None:
-    ids = Column((), np.int64)
+    ids = GrowingArray((), np.int64)
     index = HashIndex(ids)
     ids.reserve(1000)
     places = index._places
@@ -122,12 +120,12 @@ def test_an_index_does_not_grow_with_ids_that_have_gone() -> None:
         np.testing.assert_array_equal(index.find(own - 1000), np.full(1000, -1))
         index.remove(own)
     assert len(places.array) < 100_000
-    assert index._taken.sum() < 30_000  # else it would make room with every update
+    assert index._used.sum() < 30_000  # else it would make room with every update
 
 
 def test_no_two_words_are_mixed_to_the_same() -> None:
     words = np.concatenate([np.arange(50_000), np.arange(50_000) << 40]).astype(np.uint64)
-    assert len(np.unique(mixed(words))) == len(np.unique(words))
+    assert len(np.unique(mix_bits(words))) == len(np.unique(words))
 
 
 # Columns.
@@ -135,7 +133,7 @@ def test_no_two_words_are_mixed_to_the_same() -> None:
 
 @given(some.integers(1, 3), some.lists(some.integers(0, 5000), max_size=6))
 def test_no_value_moves_when_a_column_grows(width: int, lengths: list[int]) -> None:
-    column = Column((width,), np.int32)
+    column = GrowingArray((width,), np.int32)
     expected = np.zeros((0, width), np.int32)
     for number, length in enumerate(lengths, 1):
         column.reserve(length)
@@ -151,7 +149,7 @@ def test_no_value_moves_when_a_column_grows(width: int, lengths: list[int]) -> N
 def test_cleared_entries_are_zeros_and_no_others(width: int, one: int, other: int) -> None:
     length = 12_000 if width < 10 else 12
     first, last = sorted((one % (length + 1), other % (length + 1)))
-    column = Column((width,), np.uint8, length)
+    column = GrowingArray((width,), np.uint8, length)
     column.array[:] = 1
     column.clear(first, last)
     expected = np.ones_like(column.array)
@@ -160,7 +158,7 @@ def test_cleared_entries_are_zeros_and_no_others(width: int, one: int, other: in
 
 
 def test_an_entry_may_be_longer_than_a_page() -> None:
-    column = Column((5000,), np.float64)
+    column = GrowingArray((5000,), np.float64)
     assert len(column.array) == 1
     column.reserve(3)
     assert len(column.array) >= 3

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 import stratagem as sg
 from stratagem.engines.local_tables import LocalRows
 from stratagem.errors import DataError, StrategyError
+from stratagem.tables.row_source import TableView, table_view
 from stratagem.tables.table import Table
-from stratagem.tables.view import TableView, table_view
 
 DIM = 3
 TRAINED = {"users": [-5, 7, 2**40], "small": [0, 3], "large": [0, 9, 4, 2]}
