@@ -1,21 +1,26 @@
-"""`sg.keras.Embedding`: an embedding whose rows are kept and trained one by one, wherever the strategy keeps them."""
+"""`sg.keras.Embedding`: an embedding whose rows are kept and trained one by one, wherever the strategy keeps them.
+
+Model files name this module and the class: neither can be renamed.
+"""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import keras
+import numpy as np
 import optax
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from stratagem.engines.local_tables import LocalRows
 from stratagem.errors import StrategyError
-from stratagem.keras.row_initializers import row_initializer
 from stratagem.tables.lookups import look_up
 from stratagem.tables.row_source import RowSource, TableView, read_exported_rows, table_view
-from stratagem.tables.table import Table
+from stratagem.tables.table import Initializer, Table
 
 _FILE = "rows.safetensors"
 _REFUSED = ("embeddings_regularizer", "embeddings_constraint", "weights", "lora_rank", "quantization_config")
@@ -23,16 +28,23 @@ _log = logging.getLogger(__name__)
 
 
 class RowLayer:
-    """What a layer is that has its rows in a table, and no weights."""
+    """A layer that has its rows in a table, and no weights.
+
+    Attributes:
+        table_spec: The table, as it is described.
+        optimizer: The optimizer of these rows; `None`: the model's.
+        row_source: Where the rows are; `None` before they are trained, read or loaded.
+        probe: The probe of its look-ups while a `train_step` is traced.
+    """
 
     name: str
     trainable: bool
     variable_dtype: str
     compute_dtype: str
     _trainable_variables: list[Any]
-    described: Table
+    table_spec: Table
     optimizer: Any
-    rows_of: RowSource | None
+    row_source: RowSource | None
     probe: Any
 
     def describe(
@@ -44,18 +56,10 @@ class RowLayer:
         admit_after: int = 0,
         expire_steps: int | None = None,
     ) -> None:
-        """Say what the table is.
-
-        Args:
-            rows: Ids are below this; `None`: any.
-            dim: How many numbers a row has.
-            initializer: One of Keras's.
-            optimizer: Of these rows; by default the model's.
-            admit_after: How often an id has to be seen before it is trained.
-            expire_steps: After how many steps without being trained a row goes.
+        """Describe the table, by the arguments of a `Table` with an initializer and an optimizer of Keras's.
 
         Raises:
-            StrategyError: One of these is not what it should be.
+            StrategyError: An argument is not what it should be.
         """
         draw, seed = row_initializer(self.name, initializer)
         table = Table(
@@ -68,83 +72,82 @@ class RowLayer:
             admit_after=admit_after,
             expire_steps=expire_steps,
         )
-        # Nothing for Keras to look for variables in.
-        self._own(described=table, optimizer=optimizer, rows_of=None, probe=None)
+        self._set(table_spec=table, optimizer=optimizer, row_source=None, probe=None)
 
-    def _own(self, **attributes: Any) -> None:
+    def _set(self, **attributes: Any) -> None:
+        """Set attributes without Keras's own `__setattr__`, which would look for variables in them."""
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
     def build(self, input_shape: Any = None) -> None:
-        """Nothing to do: there are no weights."""
+        """Do nothing: there are no weights."""
 
     def call(self, inputs: Any) -> Any:
-        """The rows of these ids."""
+        """Return the rows of these ids."""
         if not keras.backend.is_int_dtype(inputs.dtype):
             inputs = keras.ops.cast(inputs, "int32")
         if isinstance(inputs, jax.core.Tracer):
-            rows = look_up(self.described, inputs, None if self.probe is None else self.probe.value)
+            rows = look_up(self.table_spec, inputs, None if self.probe is None else self.probe.value)
         elif (scope := get_stateless_scope()) is not None and not scope.state_mapping:
-            rows = keras.ops.zeros(
-                (*inputs.shape, self.described.dim), self.variable_dtype
-            )  # only to be built
+            # The model is only being built.
+            rows = keras.ops.zeros((*inputs.shape, self.table_spec.dim), self.variable_dtype)
         else:
             rows = self.table().lookup(inputs)
         return keras.ops.cast(rows, self.compute_dtype)
 
     def table(self) -> TableView:
-        """The rows as they are now: they can be looked up, iterated over and exported. None, before it is trained."""
-        source = self.rows_of
+        """Return a view of the rows as they are now, to look up, iterate over and export; empty before training."""
+        source = self.row_source
         if source is None:
-            source = rows_to_read([self.described])
-            self.keep_rows_in(source)
+            source = untrained_rows([self.table_spec])
+            self.set_row_source(source)
         return table_view(source, self.name)
 
-    def keep_rows_in(self, source: RowSource) -> None:
-        """From now on its rows are there."""
-        self._own(rows_of=source)
+    def set_row_source(self, source: RowSource) -> None:
+        """Set where the rows are from now on."""
+        self._set(row_source=source)
 
-    def look_up_with(self, probe: Any) -> None:
-        """While a `train_step` is traced, let look-ups have this probe; see `Probes`."""
-        self._own(probe=probe)
+    def set_probe(self, probe: Any) -> None:
+        """Set the probe of look-ups while a `train_step` is traced; see `Probes`."""
+        self._set(probe=probe)
 
     def save_assets(self, inner_path: str) -> None:
-        """Keras writes a model's file: the rows are in it, if there are any."""
-        if self.rows_of is not None:
+        """Write the rows, if there are any, into the model's file."""
+        if self.row_source is not None:
             self.table().export(Path(inner_path) / _FILE)
 
     def load_assets(self, inner_path: str) -> None:
-        """Keras reads a model's file: the rows are in this process until the model is trained."""
+        """Read the rows from the model's file; they stay in this process until the model is trained."""
         path = Path(inner_path) / _FILE
         if path.exists():
-            source = rows_to_read([self.described])
-            put_rows(source, self.name, read_exported_rows(path, self.described))
-            self.keep_rows_in(source)
+            source = untrained_rows([self.table_spec])
+            put_rows(source, self.name, read_exported_rows(path, self.table_spec))
+            self.set_row_source(source)
 
 
 @keras.saving.register_keras_serializable("stratagem")
 class Embedding(RowLayer, keras.layers.Layer):  # type: ignore[misc]
-    """Rows that are looked up by id, as `keras.layers.Embedding` does, for tables of any size.
+    """A layer that looks rows up by id, as `keras.layers.Embedding` does, for tables of any size.
 
     Only the rows of a batch travel, and only those are updated. The layer has no weights: `table()` shows its rows, and
     `model.save` and `model.save_weights` write them, without the optimizer's state of each. It can be trained under a
-    strategy only. Ids of more than 32 bits are looked up as they are in `fit`, `evaluate` and `predict`, where the layer
-    is given them as the model is.
+    strategy only. In `fit`, `evaluate` and `predict` ids of more than 32 bits keep all their bits if they go from the
+    model's input to the layer unchanged.
 
     Args:
         input_dim: Ids are 0 to `input_dim` - 1; `None`: any 64-bit integer, and a row appears when its id is first
             trained.
         output_dim: How many numbers a row has.
-        embeddings_initializer: Draws the first value of each row: uniform, normal, truncated or constant. It depends
-            on its seed, the layer's name and the id alone.
-        mask_zero: Whether id 0 is padding, which the layers after this one leave out.
-        optimizer: An optimizer of Keras's or optax's that treats every row by itself; by default the model's.
+        embeddings_initializer: Draws the first value of each row: uniform, normal, truncated or constant. The value
+            depends on the seed, the layer's name and the id alone.
+        mask_zero: Whether id 0 is padding, which the layers after this one skip.
+        optimizer: A Keras or optax optimizer that updates every row by itself; by default the model's.
         admit_after: How often an id has to be seen in training before it is trained itself.
         expire_steps: After how many steps without being trained a row goes; `None`: never.
-        **kwargs: Those of every layer, such as `name` and `dtype`.
+        **kwargs: The arguments of every layer, such as `name` and `dtype`.
 
     Raises:
-        StrategyError: One of these is not what it should be, or can be had with the whole matrix only.
+        StrategyError: An argument is not what it should be, or needs the whole matrix.
 
     Example:
         >>> with strategy.scope():
@@ -184,19 +187,19 @@ class Embedding(RowLayer, keras.layers.Layer):  # type: ignore[misc]
         self.built = True
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Where ids are not 0, if 0 is padding."""
+        """Return where ids are not 0, if 0 is padding."""
         return keras.ops.not_equal(inputs, 0) if self.mask_zero else None
 
     def compute_output_shape(self, input_shape: Sequence[Any]) -> tuple[Any, ...]:
-        """The shape of the ids, and then that of a row."""
+        """Return the shape of the ids followed by that of a row."""
         return (*input_shape, self.output_dim)
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """By shape alone: nothing is looked up."""
+        """Return shape and type of the rows; nothing is looked up."""
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """What a layer like this one is made of."""
+        """Return the configuration that `from_config` takes."""
         optimizer = self.optimizer
         if optimizer is not None and not isinstance(optimizer, keras.optimizers.Optimizer):
             _log.warning(
@@ -218,26 +221,90 @@ class Embedding(RowLayer, keras.layers.Layer):  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Embedding":
-        """A layer of a configuration."""
+        """Return a layer with a configuration."""
         optimizer = config.get("optimizer")
         if optimizer is not None:
             config = {**config, "optimizer": keras.optimizers.deserialize(optimizer)}
         return cls(**config)
 
 
-def rows_to_read(tables: Sequence[Table]) -> LocalRows:
-    """Rows in this process, of tables that are not trained; there are none at first."""
-    return LocalRows(tables, optax.sgd(1.0))  # which keeps nothing of a row but the row
+def untrained_rows(tables: Sequence[Table]) -> LocalRows:
+    """Return a source, empty at first, for the rows of tables that are not being trained."""
+    return LocalRows(tables, optax.sgd(1.0))  # which has no slots
 
 
 def put_rows(source: LocalRows, name: str, pages: Iterable[tuple[Any, Any]]) -> None:
-    """Give rows of a table in this process values from elsewhere."""
+    """Set the values of rows of a table in this process."""
     table = table_view(source, name)
     for ids, values in pages:
         table.put(source.put, ids, values)
 
 
 def embeddings_of(model: Any) -> list[RowLayer]:
-    """The embeddings by row in a model, each once."""
-    found = {id(layer): layer for layer in model._flatten_layers() if isinstance(layer, RowLayer)}
-    return list(found.values())
+    """Return the embeddings by row in a model, each once."""
+    layers = {id(layer): layer for layer in model._flatten_layers() if isinstance(layer, RowLayer)}
+    return list(layers.values())
+
+
+# Keras initializers that draw the values of one row by itself.
+
+_Draw: TypeAlias = Callable[[jax.Array, Sequence[int], Any, float, float], Any]
+
+
+def _uniform(key: jax.Array, shape: Sequence[int], dtype: Any, least: float, greatest: float) -> Any:
+    return jax.random.uniform(key, shape, dtype, least, greatest)
+
+
+def _normal(key: jax.Array, shape: Sequence[int], dtype: Any, mean: float, deviation: float) -> Any:
+    return mean + deviation * jax.random.normal(key, shape, dtype)
+
+
+def _truncated(key: jax.Array, shape: Sequence[int], dtype: Any, mean: float, deviation: float) -> Any:
+    return mean + deviation * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+
+
+def _constant(key: jax.Array, shape: Sequence[int], dtype: Any, value: float, _: float) -> Any:
+    return jnp.full(shape, value, dtype)
+
+
+_DRAWS: dict[type, tuple[_Draw, Callable[[Any], tuple[float, float]]]] = {
+    keras.initializers.RandomUniform: (_uniform, lambda each: (each.minval, each.maxval)),
+    keras.initializers.RandomNormal: (_normal, lambda each: (each.mean, each.stddev)),
+    keras.initializers.TruncatedNormal: (_truncated, lambda each: (each.mean, each.stddev)),
+    keras.initializers.Zeros: (_constant, lambda _: (0.0, 0.0)),
+    keras.initializers.Ones: (_constant, lambda _: (1.0, 0.0)),
+    keras.initializers.Constant: (_constant, lambda each: (each.value, 0.0)),
+}
+
+
+def row_initializer(layer: str, initializer: Any) -> tuple[Initializer, int]:
+    """Return an initializer of rows that draws from the distribution of a Keras initializer, and its seed.
+
+    Args:
+        layer: The layer's name, for messages.
+        initializer: The Keras initializer.
+
+    Raises:
+        StrategyError: The initializer needs the whole matrix.
+    """
+    draw, numbers = _DRAWS.get(type(initializer), (None, None))
+    if draw is None or numbers is None or np.ndim(numbers(initializer)[0]):
+        known = ", ".join(each.__name__ for each in _DRAWS)
+        raise StrategyError(
+            f"embedding {layer!r} has embeddings_initializer={initializer!r:.80}, which cannot be drawn row by row: give one "
+            f"of {known} (Constant: of one number)"
+        )
+    # A seed drawn at random would differ between workers.
+    seed = getattr(initializer, "_init_seed", None)
+    return _row_initializer(draw, *numbers(initializer)), seed if isinstance(seed, int) else 0
+
+
+@lru_cache
+def _row_initializer(draw: _Draw, *numbers: float) -> Initializer:
+    """Return the same initializer for the same numbers: it is one sign that tables are alike and can form a stack."""
+
+    def initializer(key: jax.Array, shape: Sequence[int], dtype: Any) -> Any:
+        first, second = numbers
+        return jnp.asarray(draw(key, shape, dtype, first, second), dtype)
+
+    return initializer

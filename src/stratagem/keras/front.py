@@ -1,4 +1,4 @@
-"""How Keras models come under a strategy: those made while its scope is open, in the same thread, and those adopted."""
+"""How Keras models come under a strategy: made in the same thread while its scope is open, or adopted explicitly."""
 
 import logging
 import threading
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class KerasFront:
-    """Keras, as strategies see it."""
+    """Keras, as strategies see it by their entry point."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class KerasFront:
             self._restore()
 
     def adopt(self, strategy: Strategy, model: Any) -> bool:
-        """Have a model train under a strategy; `False` if it is not one of Keras's."""
+        """Have a model train under a strategy; return `False` if it is not a Keras model."""
         if not isinstance(model, Trainer):
             return False
         _adopt(strategy, model)
@@ -61,12 +61,12 @@ class KerasFront:
             if self._open > 1:
                 return
             self._originals = [
-                self._followed(kind, then)
+                self._patch_init(kind, then)
                 for kind, then in ((Trainer, _adopt), (keras.layers.Embedding, _serve_if_large))
             ]
 
-    def _followed(self, kind: type, then: Callable[[Strategy, Any], None]) -> tuple[type, Any]:
-        """Have something done with all that is made of a class where a scope is open; the class and its own constructor."""
+    def _patch_init(self, kind: type, then: Callable[[Strategy, Any], None]) -> tuple[type, Any]:
+        """Have `then` called with every new object of a class where a scope is open; return the class and its constructor."""
         original, here = kind.__init__, self._here  # type: ignore[misc]
 
         @wraps(original)
@@ -90,8 +90,8 @@ class KerasFront:
 
 def _adopt(strategy: Strategy, model: Any) -> None:
     _check_backend()
-    # Not before: it needs parts of Keras that are there only where it computes with JAX.
-    from stratagem.keras.adoption import adopt
+    # Imported late: it needs parts of Keras that exist only where Keras computes with JAX.
+    from stratagem.keras.adopted_model import adopt
 
     adopt(strategy, model)
 

@@ -1,66 +1,133 @@
-"""The rows of a model's embeddings: where they are before, while and after it is trained."""
+"""The rows of a model's embeddings before, during and after training, and the Keras optimizers that update rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 import optax
 
 from stratagem import environment
-from stratagem.engines.local_tables import LocalRows, place_rows
-from stratagem.engines.replicas import Replicas
+from stratagem.engines.local_tables import LocalRows
 from stratagem.errors import StrategyError
 from stratagem.keep import map_file, write_shard
-from stratagem.keras.embedding import RowLayer, embeddings_of, put_rows, rows_to_read
-from stratagem.keras.row_optimizer import RowOptimizer
+from stratagem.keras.embedding import RowLayer, embeddings_of, put_rows, untrained_rows
 from stratagem.strategies.base import Strategy
-from stratagem.tables.row_function import RowFunction
 from stratagem.tables.row_source import RowSource, read_exported_rows
 from stratagem.tables.row_store import RowScalar
-from stratagem.tables.stacks import pad_rows
 from stratagem.tables.table import Table, check_tables
 from stratagem.tables.table_files import NewRows, TableFiles
 from stratagem.waist import Arrays
 
 _BROUGHT = "brought the rows of its model"
+"""The name of the chief's note that the servers have the rows that its model came with."""
 _OF_ANOTHER_TRAINING = (
     "on the parameter servers, from a training before compile was called again or the strategy was closed: save the model "
     "while it trains, and load it for another training"
 )
 _FROZEN = optax.set_to_zero()
+_BUILT_FOR = 8, 9
+"""An optimizer is built for these numbers of rows to see which of its variables have one entry for each row."""
+
+
+class RowOptimizer:
+    """A Keras optimizer in optax's form, for matrices of any number of rows.
+
+    Args:
+        optimizer: The optimizer.
+        dim: How many numbers a row has.
+        dtype: Their type.
+
+    Attributes:
+        rate: The number of the learning rate among the variables that all rows share; `None` if a schedule gives it.
+
+    Raises:
+        StrategyError: The optimizer has state that each row cannot have by itself.
+    """
+
+    def __init__(self, optimizer: Any, dim: int, dtype: str) -> None:
+        self._kind = type(optimizer)
+        self._config = optimizer.get_config()
+        self._dim = dim
+        self._dtype = dtype
+        self._built: dict[int, Any] = {}
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise self._refusal("it scales the loss")
+        for name in ("use_ema", "gradient_accumulation_steps"):
+            if getattr(optimizer, name, None):
+                raise self._refusal(f"it has {name}={getattr(optimizer, name)!r}")
+        few, more = (self._for(count).variables for count in _BUILT_FOR)
+        self._variables: list[tuple[bool, Any]] = []
+        self.rate: int | None = None
+        shared = 0
+        for one, other in zip(few, more, strict=True):
+            values = np.asarray(one.value)
+            has_rows = one.shape != other.shape
+            if has_rows and (one.shape[1:] != other.shape[1:] or (values != values.flat[0]).any()):
+                raise self._refusal(f"{one.name} does not begin alike for all rows")
+            if not has_rows:
+                if one is getattr(self._for(_BUILT_FOR[0]), "_learning_rate", None):
+                    self.rate = shared
+                shared += 1
+            self._variables.append((has_rows, values))
+
+    def _refusal(self, reason: str) -> StrategyError:
+        return StrategyError(
+            f"{self._kind.__name__} cannot update rows of an embedding one by one ({reason}): give the layer an optimizer of "
+            "its own, such as sg.keras.Embedding(..., optimizer=keras.optimizers.Adagrad(0.1))"
+        )
+
+    def _for(self, rows: int) -> Any:
+        """Return an optimizer that is built for this number of rows."""
+        if rows not in self._built:
+            with jax.ensure_compile_time_eval():
+                optimizer = self._kind.from_config(self._config)
+                optimizer.build(
+                    [keras.Variable(np.zeros((rows, self._dim), self._dtype), name="rows", dtype=self._dtype)]
+                )
+            self._built[rows] = optimizer
+        return self._built[rows]
+
+    def init(self, values: Any) -> list[Any]:
+        """Return the optimizer's variables for these rows; traceable."""
+        return [
+            jnp.full((len(values), *first.shape[1:]), first.flat[0], first.dtype)
+            if has_rows
+            else jnp.asarray(first)
+            for has_rows, first in self._variables
+        ]
+
+    def update(self, gradients: Any, state: list[Any], values: Any) -> tuple[Any, list[Any]]:
+        """Return what to add to rows, and the optimizer's variables after that; traceable."""
+        new, after = self._for(len(values)).stateless_apply(state, [gradients], [values])
+        return new[0] - values, list(after)
 
 
 class ModelTables:
-    """The tables of a model that has some.
-
-    Args:
-        strategy: Trains the model.
-        model: The model.
-        layers: Its embeddings by row.
-    """
+    """The tables of a model, under the strategy that trains it."""
 
     def __init__(self, strategy: Strategy, model: Any, layers: Sequence[RowLayer]) -> None:
         self._strategy = strategy
         self._model = model
         self._layers = layers
         self._rates: list[tuple[int, int, int]] = []
-        self._waiting: LocalRows | None = None
-        check_tables([layer.described for layer in layers])
+        self._held: LocalRows | None = None
+        check_tables([layer.table_spec for layer in layers])
 
     @property
     def _names(self) -> str:
         return ", ".join(repr(layer.name) for layer in self._layers)
 
     def for_training(self) -> RowSource:
-        """The rows, where the strategy trains them, with the values that they have now.
+        """Return the rows where the strategy trains them, with the values that they have now.
 
         Raises:
-            StrategyError: They cannot be trained so.
+            StrategyError: The model's optimizer cannot train rows, or they are on servers for another training.
         """
         optimizer = self._model.optimizer
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -69,10 +136,10 @@ class ModelTables:
                 "auto_scale=False and an optimizer that is no LossScaleOptimizer"
             )
         shared: dict[Any, RowOptimizer] = {}
-        tables = [self._trained(layer, shared) for layer in self._layers]
+        tables = [self._table_to_train(layer, shared) for layer in self._layers]
         source = self._strategy.new_tables(tables, None)
         if not isinstance(source, LocalRows):
-            self._wait_with_rows(tables)
+            self._hold_rows(tables)
         for number, stack in enumerate(source.stacks):
             row_optimizer = stack.tables[0].optimizer
             if row_optimizer in shared.values() and row_optimizer.rate is not None:
@@ -81,9 +148,9 @@ class ModelTables:
         self._move(source)
         return source
 
-    def _trained(self, layer: RowLayer, shared: dict[Any, RowOptimizer]) -> Table:
-        """The table of a layer, with the optimizer that it is trained with; one for all that are alike."""
-        table, optimizer = layer.described, layer.optimizer
+    def _table_to_train(self, layer: RowLayer, shared: dict[Any, RowOptimizer]) -> Table:
+        """Return the table of a layer with its optimizer; tables that are alike share the model's."""
+        table, optimizer = layer.table_spec, layer.optimizer
         if not layer.trainable:
             optimizer = _FROZEN
         elif optimizer is None:
@@ -96,7 +163,7 @@ class ModelTables:
         return replace(table, optimizer=optimizer)
 
     def rates(self, optimizer_variables: Mapping[int, Any]) -> list[RowScalar]:
-        """Of some of the optimizer's variables, by place, those that rows are updated with too: the learning rate."""
+        """Return those of the optimizer's variables, given by place, that updates of rows use too: the learning rate."""
         return [
             RowScalar(stack, scalar, np.asarray(optimizer_variables[place]))
             for stack, scalar, place in self._rates
@@ -104,16 +171,16 @@ class ModelTables:
         ]
 
     def follow(self, source: RowSource, optimizer_variables: Arrays) -> None:
-        """Let rows that are here be updated with the learning rate that the model's optimizer has now."""
+        """Use the learning rate that the model's optimizer has now for updates of rows in this process."""
         if isinstance(source, LocalRows):
             for stack, scalar, value in self.rates(dict(enumerate(optimizer_variables))):
                 source.stores[stack].scalars[scalar] = value
 
     def for_reading(self) -> RowSource:
-        """The rows as they are now; before training, in this process."""
-        source: RowSource | None = self._layers[0].rows_of
-        if source is None or any(layer.rows_of is not source for layer in self._layers):
-            source = rows_to_read([layer.described for layer in self._layers])
+        """Return the rows as they are now; before training, in this process."""
+        source: RowSource | None = self._layers[0].row_source
+        if source is None or any(layer.row_source is not source for layer in self._layers):
+            source = untrained_rows([layer.table_spec for layer in self._layers])
             self._move(source)
         return source
 
@@ -121,140 +188,108 @@ class ModelTables:
         """Write the rows of each table to a file of its own beside a file of weights."""
         self.for_reading()
         for layer in self._layers:
-            layer.table().export(beside(path, layer))
+            layer.table().export(_rows_file(path, layer))
 
-    def load(self, path: str, served: Any = None) -> None:
-        """Have the rows that `export` wrote, and no others; on parameter servers, if this is the chief.
+    def load(self, path: str, server_model: Any = None) -> None:
+        """Replace the rows by those that `export` wrote; on parameter servers, if this is the chief.
 
         Args:
-            path: The file beside which they are.
-            served: The model on the servers, while they train it.
+            path: The file of weights beside which the files of rows are.
+            server_model: The model on the servers, while they train it.
 
         Raises:
-            StrategyError: They are on servers where the model does not train any more.
+            StrategyError: The rows are on servers where the model no longer trains.
             KeepError: A file is missing, or has rows of another kind, or a server cannot read it.
         """
         source = self.for_reading()
         rows = source
         if not isinstance(rows, LocalRows):
-            if served is None:
+            if server_model is None:
                 raise StrategyError(f"the rows of {self._names} are {_OF_ANOTHER_TRAINING}")
-            if not served.is_chief:
+            if not server_model.is_chief:
                 return
             rows = LocalRows([table for stack in source.stacks for table in stack.tables], None)
             for store in rows.stores:
-                store.step = served.client.step  # that of which they are as good as trained
+                store.step = server_model.client.step  # rows count as trained at the present step
         for layer in self._layers:
-            map_file(beside(path, layer))  # all are there, before anything is let go of
+            map_file(_rows_file(path, layer))  # all files must exist before any rows are dropped
         rows.clear()
         for layer in self._layers:
-            put_rows(rows, layer.name, read_exported_rows(beside(path, layer), layer.described))
+            put_rows(rows, layer.name, read_exported_rows(_rows_file(path, layer), layer.table_spec))
         if rows is not source:
-            _send(served, rows, None)
+            _send(server_model, rows, None)
 
     def _move(self, source: RowSource) -> None:
-        """Let the rows be there from now on."""
+        """Make this the source of all layers' rows; rows in this process are filled with the present values."""
         if isinstance(source, LocalRows):
             for layer in self._layers:
-                if layer.rows_of is not None:
+                if layer.row_source is not None:
                     put_rows(source, layer.name, layer.table().items())
         for layer in self._layers:
-            layer.keep_rows_in(source)
+            layer.set_row_source(source)
 
-    def _wait_with_rows(self, tables: Sequence[Table]) -> None:
-        """Hold the rows that the model came with until `bring`.
+    def _hold_rows(self, tables: Sequence[Table]) -> None:
+        """Keep the rows that the model came with until `bring` sends them to the servers.
 
         Raises:
             StrategyError: They are on the servers, for another training.
         """
-        views = [layer.table() for layer in self._layers if layer.rows_of is not None]
+        views = [layer.table() for layer in self._layers if layer.row_source is not None]
         if not any(len(view) for view in views):
             return
-        if not all(isinstance(layer.rows_of, LocalRows | None) for layer in self._layers):
+        if not all(isinstance(layer.row_source, LocalRows | None) for layer in self._layers):
             raise StrategyError(f"the rows of {self._names} are {_OF_ANOTHER_TRAINING}")
-        self._waiting = LocalRows(tables, None)
-        self._move(self._waiting)
+        self._held = LocalRows(tables, None)
+        self._move(self._held)
 
-    def bring(self, served: Any, step: int) -> bool:
-        """Have the servers hold the rows that the model came with, unless they have trained it before.
+    def bring(self, server_model: Any, step: int) -> bool:
+        """Send the rows that the model came with to the servers, unless these have trained it before.
 
         Args:
-            served: The model on the servers.
-            step: The step that they are at.
+            server_model: The model on the servers.
+            step: The servers' step.
 
         Returns:
-            Whether what was there before is void: to train on it would be in vain.
+            Whether state that was pulled before is outdated.
 
         Raises:
-            KeepError: A server cannot read the files in which they are given to it.
+            KeepError: A server cannot read the file that has the rows.
         """
-        waiting, self._waiting = self._waiting, None
+        held, self._held = self._held, None
         if step:
             return False
-        if not served.is_chief:
-            return waiting is not None and served.wait_for_notice(_BROUGHT) is not None
-        if waiting is not None:
-            _send(served, waiting, 0)
-        served.post_notice(_BROUGHT, b"")
-        return waiting is not None
+        if not server_model.is_chief:
+            return held is not None and server_model.wait_for_notice(_BROUGHT) is not None
+        if held is not None:
+            _send(server_model, held, 0)
+        server_model.post_notice(_BROUGHT, b"")
+        return held is not None
 
 
-def _send(served: Any, rows: LocalRows, step: int | None) -> None:
-    """Have the servers hold these rows and no others, by way of a file.
+def _send(server_model: Any, rows: LocalRows, step: int | None) -> None:
+    """Replace the rows on the servers by these, by way of a file.
 
     Args:
-        served: The model on the servers.
+        server_model: The model on the servers.
         rows: The rows.
-        step: The global step from which training goes on; `None`: it goes on as it is.
+        step: The global step to go on from; `None`: the present one.
     """
     with TemporaryDirectory(dir=environment.snapshot_dir()) as directory:
         record = write_shard(directory, "rows", rows.copies(), durable=False)
-        rows_alone = jax.tree.map(lambda _: None, served.form)
-        served.assign(rows_alone, step, NewRows(TableFiles(Path(directory), step or 0, (record,))))
+        no_values = jax.tree.map(lambda _: None, server_model.form)
+        server_model.assign(no_values, step, NewRows(TableFiles(Path(directory), step or 0, (record,))))
 
 
-def beside(path: str, layer: RowLayer) -> str:
-    """The file of the rows of a layer that goes with a file of weights."""
+def _rows_file(path: str, layer: RowLayer) -> str:
+    """Return the path of a layer's rows that go with a file of weights."""
     return f"{path}.{layer.name}.safetensors"
 
 
 def tables_of(strategy: Strategy, model: Any) -> ModelTables | None:
-    """The tables of a model; `None` if it has none."""
+    """Return the tables of a model; `None` if it has none."""
     layers = embeddings_of(model)
     return ModelTables(strategy, model, layers) if layers else None
 
 
 def _place(variables: Sequence[Any], variable: Any) -> int:
     return next(place for place, each in enumerate(variables) if each is variable)
-
-
-class ReadsRows:
-    """A function of a model's values and a batch that looks rows up: they are read for it, and none is made.
-
-    Args:
-        function: The function, of parameters, state and batch.
-        tables: The model's tables.
-        replicas: The devices that compute.
-    """
-
-    def __init__(self, function: Callable[..., Any], tables: ModelTables, replicas: Replicas) -> None:
-        self._function = function
-        self._tables = tables
-        self._replicas = replicas
-        self._known: tuple[RowSource, RowFunction, Callable[..., Any]] | None = None
-
-    def __call__(self, params: Arrays, state: Arrays, batch: Any) -> Any:
-        """What the function returns for a batch of the host."""
-        source = self._tables.for_reading()
-        if self._known is None or self._known[0] is not source:
-            rows = RowFunction(lambda values, batch, *_: self._function(*values, batch), source.stacks)
-            self._known = source, rows, jax.jit(rows, out_shardings=self._replicas.whole)
-        _, rows, compiled = self._known
-        needed = rows.find_rows((params, state), batch, _no_key)
-        values = [pad_rows(source.read(number, ids)) for number, ids in enumerate(needed.ids)]
-        return compiled((params, state), place_rows(self._replicas, batch, values, needed.places), _no_key())
-
-
-def _no_key() -> jax.Array:
-    """Keras draws random numbers from its own state."""
-    return jax.random.key(0)

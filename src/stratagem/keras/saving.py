@@ -1,28 +1,30 @@
-"""How a model is saved where several workers run the script: by the chief, in one go, for all of them."""
+"""How a model is saved where several workers run the script: by the chief, atomically, for all of them."""
 
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from stratagem.errors import StrategyError
-from stratagem.keras.adopted import AdoptedModel
-from stratagem.keras.arguments import named_arguments
+from stratagem.keras.method_arguments import named_arguments
 from stratagem.keras.model_tables import ModelTables
+
+if TYPE_CHECKING:
+    from stratagem.keras.adopted_model import AdoptedModel
 
 WRITERS = ("save", "save_weights", "export")
 """The methods of a model that write files."""
 _SINGLE_FILES = (".keras", ".h5", ".hdf5")
 
 
-def save(adopted: AdoptedModel, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Call one of these methods: on the chief, and elsewhere where the chief does not write the same.
+def save(adopted: "AdoptedModel", name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Call one of these methods on the chief, and on other workers if they write elsewhere.
 
-    Workers that do not train in step have different values: who has left the writing to the chief takes over what the
-    chief has written.
+    Workers that do not train in step have different values: a worker that leaves the writing to the chief takes over the
+    values that the chief has written.
     """
     strategy, model = adopted.strategy, adopted.model
     write: Callable[..., Any] = getattr(type(model), name)
@@ -44,11 +46,11 @@ def save(adopted: AdoptedModel, name: str, /, *args: Any, **kwargs: Any) -> Any:
     return None
 
 
-def load_weights(adopted: AdoptedModel, /, *args: Any, **kwargs: Any) -> Any:
+def load_weights(adopted: "AdoptedModel", /, *args: Any, **kwargs: Any) -> Any:
     """Load weights, and the rows of tables that were saved with them.
 
     Raises:
-        StrategyError: The file has rows that can be had with all of the model only.
+        StrategyError: The file has rows that can be loaded only with the whole model.
     """
     model, tables = adopted.model, adopted.tables()
     if tables is None:
@@ -59,18 +61,18 @@ def load_weights(adopted: AdoptedModel, /, *args: Any, **kwargs: Any) -> Any:
             f"load_weights was given {path}, which has the rows of embeddings where only keras.models.load_model reads them: "
             "use that in strategy.scope(), or a file that save_weights has written"
         )
-    told = type(model).load_weights(model, *args, **kwargs)
-    tables.load(path, adopted.served)
-    return told
+    returned = type(model).load_weights(model, *args, **kwargs)
+    tables.load(path, adopted.server_model)
+    return returned
 
 
 def _write_with_rows(
     tables: ModelTables, name: str, write: Callable[..., Any], path: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Write a model whose rows are to be written too: in the same file by Keras, or in files beside it.
+    """Write a model with its rows: in the same file by Keras, or in files beside it.
 
     Raises:
-        StrategyError: Nobody could read them from such a file.
+        StrategyError: Rows cannot be kept in a file of this kind.
     """
     if name == "export" or not isinstance(path, str | os.PathLike):
         raise StrategyError(
@@ -81,14 +83,14 @@ def _write_with_rows(
             f"the model is to be saved to {path}, and the rows of sg.keras.Embedding are kept in .keras files only: choose "
             "such a name"
         )
-    written = write(*args, **kwargs)
+    returned = write(*args, **kwargs)
     if name == "save_weights":
         tables.export(os.fspath(path))
-    return written
+    return returned
 
 
 def _is_one_file(model: Any, name: str, named: dict[str, Any]) -> bool:
-    """Whether Keras itself writes one file and nothing else, and asks nobody before."""
+    """Return whether Keras itself writes exactly one file, without asking the user first."""
     path = os.fspath(named["filepath"])
     return (
         getattr(type(model), name) is getattr(keras.Model, name)
@@ -101,7 +103,7 @@ def _is_one_file(model: Any, name: str, named: dict[str, Any]) -> bool:
 
 
 def _replace(worker: int, model: Any, write: Callable[..., Any], named: dict[str, Any]) -> None:
-    """Write beside the file, then put it in its place: other workers may be reading the one before."""
+    """Write beside the file, then rename: other workers may be reading the previous one."""
     path = Path(named["filepath"]).resolve()
     beside = path.with_name(f".{worker}-{os.getpid()}-{path.name}")
     try:

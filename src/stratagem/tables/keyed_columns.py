@@ -98,11 +98,7 @@ class Index(ABC):
 
 
 class DirectIndex(Index):
-    """For ids below a bound: one place for each.
-
-    Args:
-        bound: The bound.
-    """
+    """For ids below a bound: one place for each."""
 
     def __init__(self, bound: int) -> None:
         self._places = GrowingArray((), np.int32, bound)

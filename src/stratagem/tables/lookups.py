@@ -272,13 +272,7 @@ class TracedLoss:
         ]
 
     def compute(self, params: Any, batch: Any, rng: jax.Array, rows: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Call the function; traceable.
-
-        Args:
-            params: The parameters.
-            batch: A batch.
-            rng: The key.
-            rows: The rows of every look-up.
+        """Call the function with the rows of every look-up; traceable.
 
         Returns:
             What the function returned, and the gradients that arrived at every look-up if it differentiates by itself.
@@ -295,15 +289,7 @@ class TracedLoss:
     def loss(
         self, params: Any, batch: Any, rng: jax.Array, rows: Mapping[str, Any], places: Sequence[Any]
     ) -> Any:
-        """Return what the loss function returns; traceable, and differentiable with respect to parameters and rows.
-
-        Args:
-            params: The parameters.
-            batch: A batch.
-            rng: The key.
-            rows: The rows of the batch, by table.
-            places: For every look-up, where its rows are among those of its table.
-        """
+        """Return what the loss function returns, with rows and places as for `look_up`; traceable and differentiable."""
         return self.compute(params, batch, rng, self.look_up(rows, places))[0]
 
 

@@ -24,12 +24,7 @@ class RowBatch(NamedTuple):
 
 
 class RowFunction:
-    """A function of values, a batch, tables and a key, traced once for each shape of batch.
-
-    Args:
-        function: The function.
-        stacks: The tables.
-    """
+    """A function of values, a batch, tables and a key, traced once for each shape of batch."""
 
     def __init__(self, function: Loss, stacks: Sequence[Stack]) -> None:
         self._function = function

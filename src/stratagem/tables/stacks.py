@@ -71,11 +71,7 @@ _Placement: TypeAlias = tuple[int, Table, int]
 
 
 class BatchReader:
-    """Finds the rows that batches need.
-
-    Args:
-        stacks: The stacks.
-    """
+    """Finds the rows of stacks that batches need."""
 
     def __init__(self, stacks: Sequence[Stack]) -> None:
         self._placements: dict[str, _Placement] = {

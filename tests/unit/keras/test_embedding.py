@@ -62,7 +62,7 @@ def test_numbers_are_checked(given: dict[str, Any]) -> None:
 def test_rows_are_drawn_as_the_initializer_draws(
     initializer: Any, low: float, high: float, mean: float
 ) -> None:
-    table = sg.keras.Embedding(10, 400, embeddings_initializer=initializer).described
+    table = sg.keras.Embedding(10, 400, embeddings_initializer=initializer).table_spec
     assert table.initializer is not None
     values = np.asarray(table.initializer(jax.random.key(0), (400,), np.float32))
     assert values.dtype == np.float32
@@ -73,7 +73,7 @@ def test_rows_are_drawn_as_the_initializer_draws(
 
 def test_the_initializers_seed_is_the_tables() -> None:
     initializer = keras.initializers.RandomUniform(seed=7)
-    assert sg.keras.Embedding(10, 2, embeddings_initializer=initializer).described.seed == 7
+    assert sg.keras.Embedding(10, 2, embeddings_initializer=initializer).table_spec.seed == 7
 
 
 @pytest.mark.parametrize("initializer", ["glorot_uniform", keras.initializers.Constant(np.ones(3)), None])
@@ -99,7 +99,7 @@ def test_it_is_made_again_of_its_configuration() -> None:
         None, 4, keras.initializers.Zeros(), optimizer=keras.optimizers.Adagrad(0.5), admit_after=2, name="a"
     )
     again = sg.keras.Embedding.from_config(layer.get_config())
-    assert (again.described.rows, again.described.dim, again.described.admit_after) == (None, 4, 2)
+    assert (again.table_spec.rows, again.table_spec.dim, again.table_spec.admit_after) == (None, 4, 2)
     assert float(again.optimizer.learning_rate) == 0.5
     assert isinstance(again.embeddings_initializer, keras.initializers.Zeros)
 

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stratagem.flax.streams import Streams
+from stratagem.flax.random_streams import RandomStreams
 from stratagem.waist import Keys
 
 WHOLE = jax.random.fold_in(jax.random.key(0), 5)
 STEP = [jnp.uint32(5)]
 
 
-def streams(*keys: jax.Array) -> tuple[Streams, list[Any]]:
+def streams(*keys: jax.Array) -> tuple[RandomStreams, list[Any]]:
     found = Keys([jnp.ones(2), *keys])
-    return Streams(found), found.as_integers([jnp.ones(2), *keys])
+    return RandomStreams(found), found.as_integers([jnp.ones(2), *keys])
 
 
 def test_a_process_alone_draws_from_the_keys_as_they_are() -> None:

@@ -1,7 +1,7 @@
-"""A Flax NNX model as two flat lists of arrays, what is trained and what is not, and back.
+"""A Flax NNX model as two flat lists of arrays, trained and not trained, and back. The one place that imports Flax.
 
-The lists are what strategies hold. The model is put together from them inside the function that JAX traces, so its
-variables belong to that trace, and may be written to there.
+Strategies have the lists. The model is put together from them inside the function that JAX traces, so its variables
+belong to that trace and may be written to there.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,21 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import GetAttrKey, PyTreeDef
 
-from stratagem.errors import StrategyError
-from stratagem.flax.library import nnx
+from stratagem.errors import MissingExtra, StrategyError
 from stratagem.waist import Arrays, Keys, Kind
 from stratagem.waist.interfaces import natural_kind
 
+try:
+    from flax import nnx as nnx
+except ModuleNotFoundError as error:
+    if error.name != "flax":  # Flax is there, but a module of its own or a dependency is not
+        raise
+    raise MissingExtra(
+        "sg.flax trains Flax NNX models, and Flax is not installed: pip install 'stratagem[flax]'"
+    ) from error
 
-class Layout:
+
+class ModelLayout:
     """Which array of which list is which variable of a model.
 
     Args:
@@ -25,8 +33,8 @@ class Layout:
         wrt: A Flax filter: which variables are trained.
 
     Attributes:
-        names: The trained variables' names: the ways to them, with dots.
-        kinds: For each array that is not trained what becomes of it between workers.
+        names: The trained variables' names: their paths in the model, with dots.
+        kinds: For each array that is not trained, how workers bring it together.
         keys: Where among those the random keys are.
     """
 
@@ -45,15 +53,15 @@ class Layout:
         self.kinds = [*own, *(natural_kind(each) for each in rest)]
 
     def read(self, model: nnx.Module) -> tuple[Arrays, Arrays]:
-        """What a model of the user's has in it now; it stays as it is."""
+        """Return the arrays that the user's model has now; the model stays as it is."""
         return self.take_apart(nnx.clone(model))
 
     def build(self, params: Arrays, others: Arrays) -> Any:
-        """A model of our own with these values."""
+        """Return a new model with these values."""
         return nnx.merge(self._graph, *self._states(params, others))
 
     def take_apart(self, model: nnx.Module) -> tuple[Arrays, Arrays]:
-        """What is in a model that `build` has made."""
+        """Return the arrays of a model that `build` has made."""
         _, groups = self._split(model)
         trees = [jax.tree.structure(group) for group in groups]
         if trees != self._trees:
@@ -65,15 +73,15 @@ class Layout:
         return jax.tree.leaves(groups[0]), self.keys.as_integers(jax.tree.leaves(groups[1:]))
 
     def write(self, model: nnx.Module, params: Arrays, others: Arrays) -> None:
-        """Take values into a model of the user's, in place."""
+        """Set the values of the user's model, in place."""
         nnx.update(model, *self._states(list(map(jnp.asarray, params)), list(map(jnp.asarray, others))))
 
-    def trained(self, values: Arrays) -> Any:
-        """The trained variables, or their gradients, in Flax's own structure."""
+    def as_flax(self, values: Arrays) -> Any:
+        """Return the trained variables, or their gradients, in Flax's own structure."""
         return jax.tree.unflatten(self._trees[0], values)
 
     def check_frozen(self, before: Arrays, after: Arrays) -> None:
-        """Refuse to have parameters written to that are not trained: each worker would have its own."""
+        """Raise if a parameter was written to that is not trained: each worker would have its own value."""
         written = [
             name for name, old, new in zip(self._frozen, before, after, strict=False) if old is not new
         ]
@@ -84,7 +92,7 @@ class Layout:
             )
 
     def _split(self, model: nnx.Module) -> tuple[Any, list[Any]]:
-        nnx.pop(model, nnx.Intermediate)  # what a call leaves to be looked at is no state
+        nnx.pop(model, nnx.Intermediate)  # intermediates that a call leaves to be inspected are not state
         graph, *groups = nnx.split(model, *self._filters)
         return graph, groups
 
@@ -95,7 +103,7 @@ class Layout:
 
 
 def _names(group: Any) -> list[str]:
-    """The ways to the leaves; that a variable has a value goes without saying."""
+    """Return the paths of the leaves, without the attribute in which each variable has its value."""
     return [
         ".".join(
             str(getattr(key, "key", getattr(key, "idx", key)))
@@ -119,14 +127,14 @@ def _check(names: Sequence[str], wrt: Any) -> None:
 
 
 def _difference(before: list[PyTreeDef], now: list[PyTreeDef]) -> str:
-    """What only one of the structures has."""
+    """Name what only one of the structures has."""
     old, new = ({name for tree in trees for name in _tree_names(tree)} for trees in (before, now))
-    told = [
-        f"{', '.join(sorted(names))} {what}"
-        for names, what in ((new - old, "came"), (old - new, "went"))
+    changes = [
+        f"{', '.join(sorted(names))} {verb}"
+        for names, verb in ((new - old, "came"), (old - new, "went"))
         if names
     ]
-    return " and ".join(told) or "the same names, of other types"
+    return " and ".join(changes) or "the same names, of other types"
 
 
 def _tree_names(tree: PyTreeDef) -> list[str]:

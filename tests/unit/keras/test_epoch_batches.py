@@ -10,7 +10,7 @@ import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator
 
 from stratagem.engines.replicas import Lookahead
-from stratagem.keras.own_batches import NOT_ONE, keep_own_batches
+from stratagem.keras.epoch_batches import NO_BATCH, keep_own_batches
 
 ROWS = np.arange(5, dtype=np.float32)
 
@@ -27,9 +27,13 @@ def in_turns(worker: int) -> Any:
     )
 
 
+def whole_batch(deal: Callable[[Any], Any], batch: Any) -> Any:
+    return deal(batch)
+
+
 def iterator(worker: int, x: Any, **options: Any) -> Any:
     made = JAXEpochIterator(x=x, **options)
-    keep_own_batches(made, in_turns(worker))
+    keep_own_batches(made, in_turns(worker), whole_batch)
     made.reset()
     return made
 
@@ -38,7 +42,7 @@ def epoch(made: Any) -> list[tuple[int, int, list[Any]]]:
     """What Keras is given in an epoch: the numbers of batches, and their rows."""
     with made.catch_stop_iteration():
         return [
-            (begin, end, [batch if batch is NOT_ONE else np.ravel(batch[0]).tolist() for batch in batches])
+            (begin, end, [batch if batch is NO_BATCH else np.ravel(batch[0]).tolist() for batch in batches])
             for begin, end, batches in made
         ]
     return []
@@ -80,7 +84,7 @@ def test_data_that_nobody_knows_the_length_of() -> None:
 def test_an_epoch_without_a_batch_of_this_worker() -> None:
     made = iterator(1, ROWS[:1], batch_size=1)
     assert made.num_batches == 0
-    assert epoch(made) == [(0, 0, [NOT_ONE])]
+    assert epoch(made) == [(0, 0, [NO_BATCH])]
 
 
 @pytest.mark.parametrize("distance", [1, 2])
@@ -88,7 +92,7 @@ def test_steps_are_told_of_the_batches_to_follow_in_an_epoch(distance: int) -> N
     strategy, lookahead = in_turns(0), Lookahead(distance)
     strategy.engine = SimpleNamespace(replicas=SimpleNamespace(lookahead=lookahead))
     made = JAXEpochIterator(x=np.arange(9, dtype=np.float32), batch_size=1, steps_per_execution=2)
-    keep_own_batches(made, strategy, looks_ahead=True)
+    keep_own_batches(made, strategy, whole_batch, looks_ahead=True)
     made.reset()
     for _ in range(2):
         pairs = []
