@@ -152,6 +152,22 @@ def test_one_batch_at_a_time_and_another_vocabulary() -> None:
     np.testing.assert_allclose(model.predict_on_batch(x)[:4], before[3::-1], rtol=1e-6)
 
 
+def test_layers_are_traced_once_for_training_and_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions: list[Any] = []
+    make = tensorflow.function
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        functions.append(make(*args, **kwargs))
+        return functions[-1]
+
+    with sg.OneDeviceStrategy().scope():
+        given = keras.Input((1,), dtype="string")
+        model = adopted(given, hashing()(given), by_row())
+    monkeypatch.setattr(tensorflow, "function", recorded)
+    trained(model, WORDS)
+    assert [function.experimental_get_tracing_count() for function in functions] == [1]
+
+
 def within_a_model(given: Any) -> Any:
     return keras.Sequential([keras.Input((2,), dtype="int64"), hashing()])(given)
 
