@@ -1,4 +1,4 @@
-"""A cluster as a script for `sbatch`: one step, whose tasks find out from Slurm which task of the cluster they are."""
+"""A cluster as a script for `sbatch`: one step, whose tasks learn from Slurm which task of the cluster each is."""
 
 import shlex
 import sys
@@ -7,24 +7,22 @@ from dataclasses import dataclass
 from stratagem.cluster.roles import PS
 from stratagem.environment import GENERATION, SECRET, SECRET_FILE, SNAPSHOT_DIR
 from stratagem.errors import LaunchError
-from stratagem.tools.emit import placing
-from stratagem.tools.emit.comments import commands, comment
-from stratagem.tools.emit.job import Job
-from stratagem.tools.emit.shape import ClusterShape
+from stratagem.tools.emit.job import SECRET_PROGRAM, ClusterShape, Job
+from stratagem.tools.emit.rendering import commands, comment
 
 _TASK = "stratagem.tools.emit.slurm_task"
 _PORT_OF_JOB = "$((20000 + SLURM_JOB_ID % 750 * 16))"
-"""Jobs that share a node, and came soon after each other, listen at different ports."""
+"""Jobs that share a node and were submitted soon after each other listen at different ports."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the job asks Slurm for.
+    """The resources that a job requests from Slurm.
 
     Attributes:
         nodes: Number of nodes; one for each task by default.
-        cpus_per_task: Cores of each task; what the partition gives by default.
-        python: The interpreter, on all nodes; the one that runs this by default, with all that is installed beside it.
+        cpus_per_task: Cores of each task; the partition decides by default.
+        python: The interpreter, on all nodes; by default the one that runs this.
     """
 
     nodes: int | None = None
@@ -43,10 +41,10 @@ class Resources:
 
 
 def slurm_script(job: Job, resources: Resources | None = None) -> str:
-    """The script of a job for `sbatch`.
+    """Return the script of a job for `sbatch`.
 
     Raises:
-        LaunchError: More nodes than tasks.
+        LaunchError: There are more nodes than tasks.
     """
     resources = resources or Resources()
     count = len(job.shape.tasks)
@@ -55,35 +53,35 @@ def slurm_script(job: Job, resources: Resources | None = None) -> str:
         raise LaunchError(
             f"--nodes {nodes}: the cluster has {count} tasks ({job.shape}), so give at most {count}"
         )
-    wanted = {"ntasks": count, "nodes": nodes}
+    request = {"ntasks": count, "nodes": nodes}
     if resources.cpus_per_task is not None:
-        wanted["cpus-per-task"] = resources.cpus_per_task
+        request["cpus-per-task"] = resources.cpus_per_task
     if job.shape.gpus_per_worker is not None:
-        wanted["gpus-per-task"] = job.shape.gpus_per_worker
-    parts = [
-        _header(job, wanted),
+        request["gpus-per-task"] = job.shape.gpus_per_worker
+    sections = [
+        _header(job, request),
         _secret(job, resources),
         *([_snapshots(job)] if job.keeps_snapshots else []),
         *([_grace(job)] if job.shape.ps and job.grace_seconds else []),
-        _run(job, wanted),
+        _run(job, request),
     ]
-    return "\n".join(parts)
+    return "\n".join(sections)
 
 
-def _header(job: Job, wanted: dict[str, int]) -> str:
-    options = {"job-name": job.name, **wanted, "output": "%x-%j.log"}
+def _header(job: Job, request: dict[str, int]) -> str:
+    options = {"job-name": job.name, **request, "output": "%x-%j.log"}
     if job.grace_seconds:
-        # Where failures are recovered from, the script itself has to know that this is none.
+        # A script that restarts failed tasks must know that this is not a failure.
         options["signal"] = f"{'B:' if job.max_restarts else ''}TERM@{job.grace_seconds}"
     lines = ["#!/bin/bash", *(f"#SBATCH --{name}={value}" for name, value in options.items())]
     paragraphs = [
-        f"{job.script} on a cluster of {job.shape}, in that order: one task of Slurm each.",
-        "Partition, account and time are given to sbatch, or added above. Submit it from the directory that the\n"
-        "script's path begins in, and that all nodes see:\n" + commands(["sbatch FILE"]),
+        f"{job.script} on a cluster of {job.shape}, in that order, with one Slurm task for each.",
+        "Give partition, account and time to sbatch, or add them above. Submit this file from the directory to which\n"
+        "the script's path is relative; all nodes must see it:\n" + commands(["sbatch FILE"]),
     ]
     if job.shape.gpus_per_worker is not None and job.shape.ps:
         paragraphs.append(
-            "Slurm gives every task of a step the same: parameter servers have GPUs, and leave them alone."
+            "Slurm gives every task of a step the same resources: parameter servers get GPUs too, and do not use them."
         )
     return "\n".join(lines) + "\n#\n" + comment(*paragraphs)
 
@@ -94,10 +92,10 @@ def _secret(job: Job, resources: Resources) -> str:
 set -u
 python={python}
 
-# The secret by which the tasks know each other is in a file that only its owner can read.
+# The secret with which the tasks authenticate to each other, in a file that only its owner can read.
 private=$(mktemp -d "$PWD/.{job.name}-$SLURM_JOB_ID.XXXXXX") || exit 1
 trap 'rm -rf -- "$private"' EXIT
-(umask 077 && "$python" -c '{placing.SECRET_PROGRAM}' > "$private/secret") || exit 1
+(umask 077 && "$python" -c '{SECRET_PROGRAM}' > "$private/secret") || exit 1
 unset {SECRET}
 export {SECRET_FILE}="$private/secret"
 """
@@ -105,37 +103,37 @@ export {SECRET_FILE}="$private/secret"
 
 def _snapshots(job: Job) -> str:
     return f"""\
-# Where the parameter servers keep what they come back to.
+# Where the parameter servers keep the snapshots from which they recover.
 export {SNAPSHOT_DIR}="$PWD/{job.name}-$SLURM_JOB_ID.snapshots"
 """
 
 
 def _grace(job: Job) -> str:
     return f"""\
-# Slurm asks all tasks to end at once: servers go on for so long, while workers save what is there.
+# Slurm asks all tasks to end at the same time: servers stay up for this many seconds, while workers save.
 {"".join(f"export {name}={value}" for name, value in job.grace_environment(PS).items())}
 """
 
 
-def _run(job: Job, wanted: dict[str, int]) -> str:
-    return _run_again(job, wanted) if job.max_restarts else f"{_step(job, wanted, '')}\nexit\n"
+def _run(job: Job, request: dict[str, int]) -> str:
+    return _run_with_restarts(job, request) if job.max_restarts else f"{_step(job, request, '')}\nexit\n"
 
 
-def _run_again(job: Job, wanted: dict[str, int]) -> str:
+def _run_with_restarts(job: Job, request: dict[str, int]) -> str:
     remove = f'if ((code == 0)); then rm -rf -- "${SNAPSHOT_DIR}"; fi\n' if job.keeps_snapshots else ""
     return f"""\
-# Slurm starts no single task again: after a failure all start again, as a new generation. Not when the job is to end,
-# which Slurm tells this script, and this script the tasks.
+# Slurm cannot restart a single task: after a failure all are restarted, as a new generation. Not when Slurm ends the job:
+# then it signals this script, and this script signals the tasks.
 is_ending=
 trap 'is_ending=yes; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
 
 for ((generation = 0; generation <= {job.max_restarts}; generation++)); do
     export {GENERATION}=$generation
-{_step(job, wanted, "    ")} &
+{_step(job, request, "    ")} &
     step=$!
     wait "$step"
     code=$?
-    # A signal ends the wait, and not the step.
+    # A signal ends the wait, but not the step.
     while kill -0 "$step" 2> /dev/null; do
         wait "$step"
         code=$?
@@ -146,14 +144,14 @@ done
 """
 
 
-def _step(job: Job, wanted: dict[str, int], indent: str) -> str:
-    """The command that starts all tasks, without a line's end."""
+def _step(job: Job, request: dict[str, int], indent: str) -> str:
+    """Return the command that starts all tasks, without a line's end."""
     port = f'"{_PORT_OF_JOB}"' if job.port is None else str(job.port)
     words = [shlex.quote(word) for word in job.command()]
     if job.is_python:
         words[0] = '"$python"'
     lines = [
-        " ".join(["srun --export=ALL", *(f"--{name}={value}" for name, value in wanted.items())]),
+        " ".join(["srun --export=ALL", *(f"--{name}={value}" for name, value in request.items())]),
         "--distribution=block --kill-on-bad-exit=1 --wait=0 --label",
         f'"$python" -P -m {_TASK} {" ".join(task_arguments(job.shape, port))}',
         " ".join(words),
@@ -162,7 +160,7 @@ def _step(job: Job, wanted: dict[str, int], indent: str) -> str:
 
 
 def task_arguments(shape: ClusterShape, port: str) -> list[str]:
-    """The command line that tells a task the shape, up to the script's command; `port` may be a shell's expression."""
+    """Return the words that tell a task the shape, up to the script's command; `port` may be a shell expression."""
     words = ["--ps", str(shape.ps), "--workers", str(shape.workers)]
     words += ["--single-client"] if shape.single_client else []
     words += ["--evaluator"] if shape.evaluator else []

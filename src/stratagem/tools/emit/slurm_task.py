@@ -1,7 +1,7 @@
-"""What every task of a Slurm step runs: learns which task of the cluster it is, and becomes a server or the script.
+"""The program of every task of a Slurm step: it learns which task of the cluster it is, and becomes a server or the script.
 
-Slurm numbers the tasks of a step and knows no jobs among them. The first are parameter servers, then come workers, the
-chief of a single client, and the evaluator: the order of `ClusterShape.tasks`.
+Slurm only numbers the tasks of a step. They are assigned in the order of `ClusterShape.tasks`: parameter servers, workers,
+the chief of a single client, the evaluator.
 """
 
 import argparse
@@ -14,8 +14,7 @@ from stratagem.cluster import Address
 from stratagem.cluster.sources import slurm
 from stratagem.cluster.sources.numbers import BASE_PORT
 from stratagem.errors import LaunchError, StratagemError
-from stratagem.tools.emit.shape import ClusterShape
-from stratagem.tools.emit.tf_config import tf_config
+from stratagem.tools.emit.job import ClusterShape, tf_config
 
 _SERVE = (sys.executable, "-P", "-m", "stratagem", "serve")
 _EXIT_USAGE = 2
@@ -25,42 +24,42 @@ _END = "--"
 def task_environment(
     shape: ClusterShape, port: int, environ: Mapping[str, str]
 ) -> tuple[str, dict[str, str]]:
-    """The job of this task, and what to set in its environment.
+    """Return the job of this task, and the variables to set in its environment.
 
     Args:
         shape: The cluster.
-        port: Where the first task of each node listens; the others follow.
+        port: The port of the first task of each node; the others follow.
         environ: The environment that Slurm gave the task.
 
     Raises:
-        LaunchError: The step has another number of tasks than the cluster.
-        ClusterError: Slurm's variables do not fit together.
+        LaunchError: The step and the cluster have different numbers of tasks.
+        ClusterError: Slurm's variables contradict each other.
     """
     if not slurm.is_present(environ):
         if len(shape.tasks) > 1:
             raise LaunchError(
-                f"this is no task of a Slurm step of several tasks, and the cluster has {len(shape.tasks)}: start it with srun "
-                f"--ntasks={len(shape.tasks)}"
+                f"this process is not in a Slurm step of several tasks, and the cluster has {len(shape.tasks)}: start it with "
+                f"srun --ntasks={len(shape.tasks)}"
             )
         return shape.tasks[0][0], shape.environment(shape.tasks[0][0], environ)
     step = slurm.resolve(environ)
-    found = [Address.parse(task.address) for task in step.cluster.tasks()]
-    if len(found) != len(shape.tasks):
+    addresses = [Address.parse(task.address) for task in step.cluster.tasks()]
+    if len(addresses) != len(shape.tasks):
         raise LaunchError(
-            f"the Slurm step has {len(found)} tasks, and the cluster {len(shape.tasks)} ({shape}): start it with srun "
+            f"the Slurm step has {len(addresses)} tasks, and the cluster {len(shape.tasks)} ({shape}): start it with srun "
             f"--ntasks={len(shape.tasks)}"
         )
-    places = {
-        task: str(Address(place.host, place.port - BASE_PORT + port))
-        for task, place in zip(shape.tasks, found, strict=True)
+    task_addresses = {
+        task: str(Address(address.host, address.port - BASE_PORT + port))
+        for task, address in zip(shape.tasks, addresses, strict=True)
     }
     job, index = shape.tasks[step.task_index]
-    cluster = shape.cluster(lambda name, number: places[name, number])
+    cluster = shape.cluster(lambda name, number: task_addresses[name, number])
     return job, {"TF_CONFIG": tf_config(cluster, job, index), **shape.environment(job, environ)}
 
 
 def read_arguments(argv: Sequence[str]) -> tuple[ClusterShape, int, list[str]]:
-    """The shape, the port and the script's command that a command line says."""
+    """Return the shape, the port and the script's command of a command line."""
     parser = argparse.ArgumentParser(prog="python -m stratagem.tools.emit.slurm_task", description=__doc__)
     parser.add_argument("--ps", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
@@ -69,21 +68,21 @@ def read_arguments(argv: Sequence[str]) -> tuple[ClusterShape, int, list[str]]:
     parser.add_argument("--devices-per-worker", type=int)
     parser.add_argument("--port", type=int, default=BASE_PORT)
     end = argv.index(_END) if _END in argv else len(argv)
-    given = parser.parse_args(argv[:end])
+    options = parser.parse_args(argv[:end])
     if end + 1 >= len(argv):
         parser.error(f"nothing to run: give the script's command after {_END}")
     shape = ClusterShape(
-        ps=given.ps,
-        workers=given.workers,
-        evaluator=given.evaluator,
-        single_client=given.single_client,
-        devices_per_worker=given.devices_per_worker,
+        ps=options.ps,
+        workers=options.workers,
+        evaluator=options.evaluator,
+        single_client=options.single_client,
+        devices_per_worker=options.devices_per_worker,
     )
-    return shape, given.port, list(argv[end + 1 :])
+    return shape, options.port, list(argv[end + 1 :])
 
 
 def main() -> None:
-    """Become the task: this process goes on as the server or as the script."""
+    """Replace this process by the server or the script."""
     try:
         shape, port, command = read_arguments(sys.argv[1:])
         job, variables = task_environment(shape, port, environment.current())

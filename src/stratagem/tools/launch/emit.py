@@ -20,8 +20,7 @@ from stratagem.tools.emit import (
     slurm_script,
     tfjob_file,
 )
-from stratagem.tools.emit.job import DEFAULT_GRACE
-from stratagem.tools.emit.placing import DEFAULT_IMAGE, DEFAULT_PORT
+from stratagem.tools.emit.job import DEFAULT_GRACE, DEFAULT_IMAGE, DEFAULT_PORT
 from stratagem.tools.launch.plan import user_command
 
 _NUMBER = click.IntRange(min=0)

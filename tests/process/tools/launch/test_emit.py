@@ -258,7 +258,7 @@ def test_slurm_task_says_what_is_wrong(slurm: Path) -> None:
 
     assert run("--ps", "1", "--", "true") == (
         2,
-        "stratagem: this is no task of a Slurm step of several tasks, and the cluster has 2: start it with srun --ntasks=2\n",
+        "stratagem: this process is not in a Slurm step of several tasks, and the cluster has 2: start it with srun --ntasks=2\n",
     )
     code, said = run("--workers", "1", "--", "./absent")
     assert code == 1

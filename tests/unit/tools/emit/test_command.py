@@ -108,7 +108,7 @@ def test_kinds_of_kubernetes(emitted: Emitted) -> None:
         (["compose", "absent.py"], "there is no file 'absent.py'"),
         (["slurm", "deep er"], "is a directory"),
         (["slurm", "text.txt"], "neither a .py file nor executable"),
-        (["k8s", "a\nb.py"], "is no path of a script"),
+        (["k8s", "a\nb.py"], "cannot be written into a file"),
         (["k8s", "--name", "x", "deep er/it's.py"], "cannot be a key of a ConfigMap"),
         (["k8s", "bytes.py"], "cannot put 'bytes.py' into a ConfigMap"),
         (["compose", "--workers", "0", "train.py"], "0 is not in the range"),

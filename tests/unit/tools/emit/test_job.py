@@ -52,16 +52,16 @@ def test_impossible_shapes(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"script": ""}, "no path of a script"),
+        ({"script": ""}, "cannot be written into a file"),
         ({"script": "train\n.py"}, "line break"),
         ({"script": "train\x07.py"}, "cannot be shown"),
         ({"script": "train\udcff.py"}, "cannot be shown"),
-        ({"script": "日本.py"}, "give one, as in --name train"),
-        ({"script": "1.py"}, "give one, as in --name train"),
+        ({"script": "日本.py"}, "give one, such as --name train"),
+        ({"script": "1.py"}, "give one, such as --name train"),
         ({"arguments": ("\udcff",)}, "is not text"),
         ({"arguments": ("a\0b",)}, "is not text"),
         ({"name": "Train"}, "--name 'Train': a name has"),
-        ({"name": "a\nb"}, "small letters"),
+        ({"name": "a\nb"}, "lower-case letters"),
         ({"name": "a-"}, "does not end with a dash"),
         ({"name": "a" * 41}, "at most 40"),
         ({"port": 0}, "--port 0: ports are 1 to 65535"),
@@ -113,9 +113,9 @@ def test_seconds_are_never_fewer_than_asked_for() -> None:
 @pytest.mark.parametrize("image", ["", "a b", "a\nb", "-a", "$IMAGE"])
 def test_images_that_are_none(image: str) -> None:
     job = Job(ClusterShape(), "train.py")
-    with pytest.raises(LaunchError, match="is no name of an image"):
+    with pytest.raises(LaunchError, match="is not the name of an image"):
         compose_file(job, image)
-    with pytest.raises(LaunchError, match="is no name of an image"):
+    with pytest.raises(LaunchError, match="is not the name of an image"):
         Pods(job, image)
 
 

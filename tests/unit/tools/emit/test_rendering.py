@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stratagem.tools.emit.comments import comment
-from stratagem.tools.emit.yaml_text import Plain, render
+from stratagem.tools.emit.rendering import YamlValue, comment, to_yaml
 
 yaml: Any = importlib.import_module("yaml")
 
@@ -33,23 +32,23 @@ AMBIGUOUS = [
 
 @given(st.dictionaries(TEXTS, TREES, max_size=4), st.integers(0, 3))
 @example({"script": "\n  a\n\n   \n\tb  \nc\n", "next": 1}, 1)
-def test_what_is_read_is_what_was_written(tree: dict[str, Plain], spaced: int) -> None:
-    assert yaml.safe_load(render(tree, spaced)) == tree
+def test_what_is_read_is_what_was_written(tree: dict[str, YamlValue], spaced: int) -> None:
+    assert yaml.safe_load(to_yaml(tree, spaced)) == tree
 
 
 @pytest.mark.parametrize("text", AMBIGUOUS, ids=json.dumps)
 def test_text_stays_text(text: str) -> None:
-    tree: dict[str, Plain] = {
+    tree: dict[str, YamlValue] = {
         text: text,
         "list": [text, "b"],
         "in": {"depth": [{"key": text, "more": [[text]]}]},
         "next": "x",
     }
-    assert yaml.safe_load(render(tree, 2)) == tree
+    assert yaml.safe_load(to_yaml(tree, 2)) == tree
 
 
 def test_reads_well() -> None:
-    tree: dict[str, Plain] = {
+    tree: dict[str, YamlValue] = {
         "name": "train",
         "tasks": {"ps": {"command": ["stratagem", "serve"], "config": '{"a": 1}'}, "worker": {}},
         "script": "import a\n\nprint('x: y')\n",
@@ -57,7 +56,7 @@ def test_reads_well() -> None:
         "words": ["a long word" * 5, "another" * 10],
     }
     assert (
-        render(tree)
+        to_yaml(tree)
         == """\
 name: train
 tasks:
