@@ -27,7 +27,7 @@ from drills.hosts import Host, enter
 from drills.processes import MARKER, Marked, NotInTime, fork, until
 from drills.quick_compiling import QUICKLY
 from stratagem import environment
-from stratagem.tools.launch.plan import tf_config
+from stratagem.tools.launch.job_shape import tf_config
 from stratagem.tools.launch.ports import ReservedPort
 from stratagem.tools.launch.task import TaskName
 

@@ -11,7 +11,7 @@ from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
 from process.parameters.proxy import BadLine
-from stratagem.tools.launch.plan import tf_config
+from stratagem.tools.launch.job_shape import tf_config
 from stratagem.tools.launch.task import TaskName
 
 PUSHES = 60

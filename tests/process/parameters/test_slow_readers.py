@@ -8,7 +8,7 @@ from drills.lines import Line
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
-from stratagem.tools.launch.plan import tf_config
+from stratagem.tools.launch.job_shape import tf_config
 from stratagem.tools.launch.task import TaskName
 
 ROWS = 800_000

@@ -12,7 +12,7 @@ from hosts import simulated_hosts
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
-from stratagem.tools.launch.plan import tf_config
+from stratagem.tools.launch.job_shape import tf_config
 from stratagem.tools.launch.task import TaskName
 
 SECOND = TaskName("worker", 1)

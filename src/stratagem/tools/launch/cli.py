@@ -17,7 +17,7 @@ _COMMANDS = {
     "serve": ("stratagem.tools.launch.serve", "Serve one task: hold variables, run shipped programs."),
     "devices": ("stratagem.tools.launch.devices", "List the devices of this machine."),
     "convert": ("stratagem.tools.launch.convert", "Convert data sets: IDX (MNIST) to TFRecord."),
-    "plan": ("stratagem.tools.launch.capacity", "Plan how many workers and servers a job is worth."),
+    "plan": ("stratagem.tools.launch.plan", "Plan how many workers and servers a job is worth."),
     "status": ("stratagem.tools.launch.status", "Show what every task of a cluster is doing."),
     "bench": (
         "stratagem.tools.launch.bench",

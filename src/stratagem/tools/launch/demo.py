@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import click
 
-from stratagem.tools.launch.plan import JobShape, user_command
+from stratagem.tools.launch.job_shape import JobShape, user_command
 from stratagem.tools.launch.policy import Policy
 from stratagem.tools.launch.run import run_job
 

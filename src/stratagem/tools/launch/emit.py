@@ -21,7 +21,7 @@ from stratagem.tools.emit import (
     tfjob_file,
 )
 from stratagem.tools.emit.job import DEFAULT_GRACE, DEFAULT_IMAGE, DEFAULT_PORT
-from stratagem.tools.launch.plan import user_command
+from stratagem.tools.launch.job_shape import user_command
 
 _NUMBER = click.IntRange(min=0)
 _AT_LEAST_ONE = click.IntRange(min=1)

@@ -1,186 +1,281 @@
-"""What a job consists of: its tasks, the command of each and the environment of each. Pure."""
+"""`stratagem plan`: how many workers and servers a job is worth, and under which update rule."""
 
 import json
-import os
-import shlex
+import subprocess
 import sys
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from stratagem import environment
-from stratagem.devices import virtual_device_environment
+import click
+
 from stratagem.errors import LaunchError
-from stratagem.tools.launch.copying import copying_environment
-from stratagem.tools.launch.running_jobs import RunningJob
-from stratagem.tools.launch.task import TaskName
 
-SERVE = (sys.executable, "-P", "-m", "stratagem", "serve")
-"""What a task runs that has no code of the user's in it, not even by way of the current directory."""
-MOST_TASKS = 1000
+if TYPE_CHECKING:
+    from stratagem.tools.planning.job_profile import JobProfile
+
+_EXAMPLE = """\b
+Example:
+  stratagem plan --step-time 50ms --model-size 25Mparams --bandwidth 10Gbit --stragglers lognormal:0.2
+  stratagem plan --measure --model-size 4MB --workers 1,2,4,8"""
 
 
-@dataclass(frozen=True)
-class JobShape:
-    """How many tasks of each kind, and what they run.
+def _parse_with(function: str) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """Return a callback that parses a number with a unit, by a function of `stratagem.tools.planning.units`."""
 
-    Attributes:
-        command: The user's command, such as `("python", "train.py", "--steps", "100")`.
-        workers: Number of worker tasks; worker 0 is the chief, unless there is a single client.
-        ps: Number of parameter servers.
-        evaluator: Whether there is an evaluator beside the cluster.
-        single_client: Whether the command runs once, as the chief, and the workers only serve.
-        allowed_imports: Modules whose functions may make datasets on workers that only serve.
-        import_directory: Where those workers also look for them: beside the user's script, as that does.
-        devices_per_worker: How many devices each worker has; as many as it finds by default.
-        gpus: The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them, to deal out among the workers.
+    def parse(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+        from stratagem.tools.planning import units
+
+        try:
+            number: float | None = None if value is None else getattr(units, function)(value)
+        except LaunchError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+        return number
+
+    return parse
+
+
+_SECONDS, _SIZE, _RATE = _parse_with("seconds"), _parse_with("size"), _parse_with("rate")
+
+
+@click.command(epilog=_EXAMPLE)
+@click.option(
+    "--step-time",
+    callback=_SECONDS,
+    metavar="T",
+    help="Time in which a worker computes one gradient, such as 50ms.",
+)
+@click.option(
+    "--model-size",
+    callback=_SIZE,
+    metavar="SIZE",
+    help="Size of the parameters: 100MB, or 25Mparams of 4 bytes.",
+)
+@click.option(
+    "--measure", is_flag=True, help="Measure the times that are not given, with a short job on this machine."
+)
+@click.option(
+    "--bandwidth", callback=_RATE, metavar="RATE", help="Bandwidth of each host, each way.  [default: 10Gbit]"
+)
+@click.option("--latency", callback=_SECONDS, metavar="T", help="Latency from host to host.  [default: 50us]")
+@click.option(
+    "--update-per-byte",
+    callback=_SECONDS,
+    metavar="T",
+    help="A server's time for an update, per byte it holds.  [default: 0.3ns]",
+)
+@click.option(
+    "--average-per-byte",
+    callback=_SECONDS,
+    metavar="T",
+    help="A server's time to add a gradient to an average, per byte.  [default: 0.1ns]",
+)
+@click.option(
+    "--request-time",
+    callback=_SECONDS,
+    metavar="T",
+    help="A server's time for each request.  [default: 200us]",
+)
+@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Examples in one worker's batch.")
+@click.option(
+    "--stragglers",
+    default="lognormal:0.05",
+    metavar="HOW",
+    help="How step times vary: none, lognormal:0.2, exponential:0.3, pareto:3, or slow:0.1x3 (a tenth of the workers three "
+    "times slower); join several with +.  [default: lognormal:0.05]",
+)
+@click.option(
+    "--mtbf", callback=_SECONDS, metavar="T", help="Mean time between failures of one task, such as 24h."
+)
+@click.option(
+    "--restart-time", callback=_SECONDS, metavar="T", help="Time to restart a failed task.  [default: 30s]"
+)
+@click.option(
+    "--snapshot-interval", callback=_SECONDS, metavar="T", help="Time between snapshots.  [default: 60s]"
+)
+@click.option(
+    "--workers",
+    default="1,2,4,8,16,32,64",
+    metavar="N,N,…",
+    help="Numbers of workers to plan for; 1,2,…,1024 doubles.  [default: 1,2,4,8,16,32,64]",
+)
+@click.option(
+    "--rules",
+    default="all-reduce,sync,backup,async,bounded",
+    metavar="RULE,…",
+    help="Rules to compare, of all-reduce, sync, backup, async, overlap, bounded.  [default: all but overlap]",
+)
+@click.option(
+    "--backup",
+    default=0.05,
+    metavar="N",
+    type=float,
+    help="Number of backup workers, or their share.  [default: 0.05]",
+)
+@click.option(
+    "--staleness",
+    default=4,
+    metavar="K",
+    type=int,
+    help="Steps that a worker may be ahead under bounded staleness.  [default: 4]",
+)
+@click.option(
+    "--servers",
+    type=int,
+    metavar="P",
+    help="Number of parameter servers.  [default: as many as are worthwhile]",
+)
+@click.option(
+    "--max-servers",
+    default=64,
+    type=int,
+    metavar="P",
+    help="Largest number of parameter servers to try.  [default: 64]",
+)
+@click.option(
+    "--collective", type=click.Choice(["ring", "tree"]), help="All-reduce algorithm.  [default: ring]"
+)
+@click.option(
+    "--seed", default=0, type=int, metavar="N", help="Seed of the simulation's random numbers.  [default: 0]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def plan(
+    step_time: float | None,
+    model_size: float | None,
+    measure: bool,
+    stragglers: str,
+    mtbf: float | None,
+    restart_time: float | None,
+    snapshot_interval: float | None,
+    workers: str,
+    rules: str,
+    backup: float,
+    staleness: int,
+    servers: int | None,
+    max_servers: int,
+    seed: int,
+    as_json: bool,
+    **figures: Any,
+) -> None:
+    """Plan the capacity of a job by simulating workers and parameter servers.
+
+    The plan shows, for every number of workers and every rule: how many parameter servers are worthwhile (the fewest
+    within 5 % of the best), steps and examples per second, the efficiency of a worker relative to one by itself, how
+    stale gradients are, and what is busiest. Nothing is started, except with --measure.
     """
+    from rich.console import Console
 
-    command: tuple[str, ...]
-    workers: int = 1
-    ps: int = 0
-    evaluator: bool = False
-    single_client: bool = False
-    allowed_imports: tuple[str, ...] = ()
-    import_directory: str | None = None
-    devices_per_worker: int | None = None
-    gpus: tuple[str, ...] = ()
+    from stratagem.tools.launch.wide_console import wide_console
+    from stratagem.tools.planning.capacity import make_plan
+    from stratagem.tools.planning.job_profile import FailureModel
+    from stratagem.tools.planning.plan_report import advise, plain_plan, plan_table
+    from stratagem.tools.planning.rule_models import RuleChoice
+    from stratagem.tools.planning.stragglers import Stragglers
 
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise LaunchError(f"--workers {self.workers}: a job needs at least 1 worker")
-        if self.ps < 0:
-            raise LaunchError(f"--ps {self.ps}: give 0 or more parameter servers")
-        if len(self.tasks) > MOST_TASKS:
-            raise LaunchError(
-                f"{self.ps} parameter servers and {self.workers} workers are {len(self.tasks)} tasks, and all would run on this "
-                f"machine: at most {MOST_TASKS} can. For a cluster of many machines see stratagem emit"
-            )
-        if self.allowed_imports and not self.single_client:
-            raise LaunchError(
-                f"--allow-import {self.allowed_imports[0]} is for workers that only serve: add --single-client, or leave it "
-                "out, since workers that run SCRIPT import what they like"
-            )
-        if self.devices_per_worker is not None and self.devices_per_worker < 1:
-            raise LaunchError(
-                f"--devices-per-worker {self.devices_per_worker}: a worker needs at least 1 device"
-            )
-        wanted = self.workers * (self.devices_per_worker or 0)
-        if 0 < len(self.gpus) < wanted:
-            raise LaunchError(
-                f"{self.workers} workers with {self.devices_per_worker} devices each need {wanted} GPUs, and this machine "
-                f"has {len(self.gpus)}: ask for fewer, or hide the GPUs (JAX_PLATFORMS=cpu) to use virtual CPU devices"
-            )
-
-    @property
-    def tasks(self) -> tuple[TaskName, ...]:
-        """Every task, servers first: they are up when the workers look for them."""
-        counts = {
-            "ps": self.ps,
-            "worker": self.workers,
-            "chief": int(self.single_client),
-            "evaluator": int(self.evaluator),
-        }
-        return tuple(TaskName(job, index) for job, count in counts.items() for index in range(count))
-
-    @property
-    def servers(self) -> frozenset[TaskName]:
-        """The tasks that run no code of the user's."""
-        serving = {"ps", "worker"} if self.single_client else {"ps"}
-        return frozenset(task for task in self.tasks if task.job in serving)
-
-    def command_of(self, task: TaskName) -> tuple[str, ...]:
-        """What a task runs: the user's command, or a server."""
-        if task not in self.servers:
-            return self.command
-        allowed = self.allowed_imports if task.job == "worker" else ()
-        return (*SERVE, *(word for module in allowed for word in ("--allow-import", module)))
-
-    def import_environment(self, task: TaskName, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The variables by which a task that may import modules of the user's finds them."""
-        if self.import_directory is None or task.job != "worker":
-            return {}
-        known = inherited.get("PYTHONPATH")
-        return {"PYTHONPATH": os.pathsep.join([*([known] if known else []), self.import_directory])}
-
-    def device_environment(self, task: TaskName, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The variables that give a task its devices."""
-        if task.job == "ps":
-            # A server that found a GPU would take most of its memory away from the workers.
-            return {"JAX_PLATFORMS": inherited.get("JAX_PLATFORMS", "cpu")}
-        count = self.devices_per_worker
-        if count is None or task.job != "worker":
-            return {}
-        if self.gpus:
-            mine = self.gpus[task.index * count : (task.index + 1) * count]
-            return {"CUDA_VISIBLE_DEVICES": ",".join(mine)}
-        return virtual_device_environment(count, inherited)
-
-
-def user_command(script: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """The command that runs a user's script: Python for `.py` files, the file itself otherwise."""
-    path = Path(script)
-    if not path.exists():
-        raise LaunchError(f"there is no file {script!r}: give the path of the script to run")
-    if path.is_dir():
-        raise LaunchError(f"{script!r} is a directory: give the path of the script to run")
-    if path.suffix == ".py":
-        return (sys.executable, script, *arguments)
-    if not path.stat().st_mode & 0o111:
-        raise LaunchError(f"{script!r} is neither a .py file nor executable: rename it, or chmod +x it")
-    return (str(path.resolve()), *arguments)
-
-
-def tf_config(task: TaskName, addresses: Mapping[TaskName, str]) -> str:
-    """TF_CONFIG of one task. The evaluator stands outside the cluster, as in TensorFlow."""
-    cluster: dict[str, list[str]] = {}
-    for other, address in addresses.items():
-        if other.job != "evaluator":
-            cluster.setdefault(other.job, []).append(address)
-    return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of a job.
-
-    Attributes:
-        shape: What it consists of.
-        identity: Names the run; every process of it carries this in its environment.
-        secret: What its tasks prove to each other that they belong together with, unless the user has chosen another.
-        inherited: The launcher's own environment.
-        addresses: Where each task listens.
-    """
-
-    shape: JobShape
-    identity: str
-    secret: str
-    inherited: Mapping[str, str]
-    addresses: Mapping[TaskName, str]
-
-    @property
-    def noted(self) -> RunningJob:
-        """What `stratagem status` has to know of it."""
-        chosen = environment.has_secret(self.inherited)
-        return RunningJob(
-            shlex.join(self.shape.command),
-            time.time(),
-            tuple(address for task, address in self.addresses.items() if task.job != "evaluator"),
-            None if chosen else self.secret,
+    failures = {"mtbf": mtbf, "restart_time": restart_time, "snapshot_interval": snapshot_interval}
+    options = {
+        **{name: value for name, value in figures.items() if value is not None},
+        "stragglers": Stragglers.parse(stragglers),
+        "failures": FailureModel(**{name: value for name, value in failures.items() if value is not None}),
+    }
+    choices = [RuleChoice(name.strip(), backup, staleness) for name in rules.split(",")]
+    counts = _counts(workers)
+    profile = _profile(step_time, model_size, measure, options)
+    with Console(stderr=True).status("simulating") as status:
+        rows = make_plan(
+            profile,
+            choices,
+            counts,
+            servers=servers,
+            most_servers=max_servers,
+            seed=seed,
+            report_progress=lambda count, rule: status.update(f"simulating {count} workers, {rule}"),
         )
+    if as_json:
+        click.echo(json.dumps(plain_plan(profile, rows), indent=2))
+        return
+    console = wide_console()
+    console.print(_summary(profile), highlight=False)
+    console.print(plan_table(rows))
+    for sentence in advise(rows):
+        console.print(sentence, highlight=False)
 
-    def task_environment(self, task: TaskName, generation: int) -> dict[str, str]:
-        """The environment of one task: the launcher's own, and what makes it this task of this run."""
-        return {
-            **({} if environment.has_secret(self.inherited) else {environment.SECRET: self.secret}),
-            environment.KERAS_BACKEND: "jax",  # the one that trains under strategies
-            **self.inherited,
-            **copying_environment(self.inherited),
-            **self.shape.device_environment(task, self.inherited),
-            **self.shape.import_environment(task, self.inherited),
-            "PYTHONUNBUFFERED": "1",  # or a task's lines would come in blocks, long after they were printed
-            "TF_CONFIG": tf_config(task, self.addresses),
-            environment.RUN_ID: self.identity,
-            environment.GENERATION: str(generation),
-        }
+
+def _counts(text: str) -> list[int]:
+    """Parse the numbers of workers; `…` or `...` continues by doubling."""
+    numbers: list[int] = []
+    is_gap = False
+    for word in text.split(","):
+        if word.strip() in ("…", "..."):
+            is_gap = True
+            continue
+        try:
+            number = int(word)
+        except ValueError:
+            number = 0
+        if number < 1 or (numbers and number <= numbers[-1]) or (is_gap and not numbers):
+            raise LaunchError(
+                f"--workers {text}: {word.strip()!r} is out of place; give rising whole numbers, such as 1,2,4 or 1,2,…,1024"
+            )
+        while is_gap and numbers[-1] * 2 < number:
+            numbers.append(numbers[-1] * 2)
+        numbers.append(number)
+        is_gap = False
+    if is_gap:
+        raise LaunchError(f"--workers {text}: say where it ends, such as 1,2,…,1024")
+    return numbers
+
+
+def _profile(
+    step_time: float | None, model_size: float | None, measure: bool, options: dict[str, Any]
+) -> "JobProfile":
+    """Return the profile of the job: the options, and measured or usual figures for the rest."""
+    from stratagem.tools.planning.job_profile import JobProfile
+
+    if model_size is None:
+        raise LaunchError("give the model's size, such as --model-size 100MB or --model-size 25Mparams")
+    if measure:
+        measured = _measure(model_size, options.get("batch", 32))
+        if step_time is not None:
+            options = {**options, "step_time": step_time}
+        return replace(measured, **options)
+    if step_time is None:
+        raise LaunchError("give a worker's time for one gradient, such as --step-time 50ms, or --measure")
+    return JobProfile(step_time=step_time, model_bytes=model_size, **options)
+
+
+def _measure(model_size: float, batch: int) -> "JobProfile":
+    """Measure this machine with a short job."""
+    from stratagem.tools import planning
+    from stratagem.tools.planning.job_profile import MachineTimes
+
+    script = Path(planning.__file__).with_name("measuring_job.py")
+    with tempfile.TemporaryDirectory(prefix="stratagem-plan-") as directory:
+        result = Path(directory) / "measured.json"
+        command = [sys.executable, "-m", "stratagem", "run", "--ps", "1", "--workers", "1", str(script)]
+        # The output of tasks goes to stderr: standard output is for the plan.
+        completed = subprocess.run(
+            [*command, str(result), str(int(model_size)), str(batch)], stdout=sys.stderr
+        )
+        if completed.returncode != 0:
+            raise LaunchError(
+                "the job that measures this machine failed, as shown above; give --step-time and the other figures instead"
+            )
+        return MachineTimes.read(result).profile()
+
+
+def _summary(profile: "JobProfile") -> str:
+    """Return the figures that a plan starts from, in one line."""
+    from stratagem.tools.planning.units import show_bytes, show_seconds
+
+    figures = [
+        f"step {show_seconds(profile.step_time)}",
+        f"model {show_bytes(profile.model_bytes)}",
+        f"link {show_bytes(profile.bandwidth)}/s, {show_seconds(profile.latency)}",
+        f"update {show_seconds(profile.update_per_byte * profile.model_bytes)}",
+        f"request {show_seconds(profile.request_time)}",
+        f"stragglers {profile.stragglers}",
+    ]
+    return " · ".join(figures)

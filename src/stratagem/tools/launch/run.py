@@ -9,8 +9,8 @@ import click
 from stratagem import environment
 from stratagem.devices import visible_gpus
 from stratagem.errors import LaunchError
+from stratagem.tools.launch.job_shape import JobShape, user_command
 from stratagem.tools.launch.output import LogFiles
-from stratagem.tools.launch.plan import JobShape, user_command
 from stratagem.tools.launch.policy import Policy, RestartRule
 from stratagem.tools.launch.snapshots import snapshot_directory
 from stratagem.tools.launch.supervisor import Supervisor

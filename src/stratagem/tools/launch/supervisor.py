@@ -22,8 +22,8 @@ from stratagem import environment
 from stratagem.errors import LaunchError
 from stratagem.tools.launch import keeper
 from stratagem.tools.launch.failure import Failure, LastWords, report
+from stratagem.tools.launch.job_shape import JobShape, Run
 from stratagem.tools.launch.output import Lines, LogFiles, Writer, label
-from stratagem.tools.launch.plan import JobShape, Run
 from stratagem.tools.launch.policy import (
     Exited,
     Finish,

@@ -3,18 +3,14 @@
 A map, from the outside in:
 
     capacity           the plan: every number of workers under every rule, and how many servers each needs
-    advice, report     what it comes to in a sentence; as a table, and as plain values for JSON
-    serving            workers and parameter servers as events: who computes, sends, waits, is applied or dropped
-    fair_link          a link, shared equally by what is under way
-    ring               workers that all-reduce, without servers
-    deciding           which pushes make an update: the rules of `stratagem.parameters.update_rules`, for thousands of workers
-    confidence         how long to simulate: until the figure is good enough
-    simulated          what a simulation found out
-    failures           what losses and restarts cost, which are too rare to be simulated
-    figures, rules     what is known of the job and of the machines; what a user can choose between
-    stragglers, units  how steps vary; numbers with units
-    measuring          the figures of this machine, by a short job
-    measuring_job      that job
+    plan_report        the plan as advice, as a table, and as plain values for JSON
+    server_simulation  workers and parameter servers, simulated as events
+    simulation         the result of a simulation, its precision, and all-reduce, simulated
+    rule_models        the rules to choose from, and which pushes make an update under each
+    job_profile        the figures of the job and of the machines; what failures cost
+    stragglers         how the time of a step varies
+    units              numbers with units
+    measuring_job      a short job that measures the figures of this machine
 
 Nothing here imports JAX, except the short job itself.
 """

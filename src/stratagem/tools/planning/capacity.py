@@ -1,50 +1,49 @@
-"""The plan: every number of workers under every rule, each with as many servers as it is worth."""
+"""The plan: every number of workers under every rule, each with as many servers as are worthwhile."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stratagem.errors import LaunchError
-from stratagem.tools.planning import ring, serving
-from stratagem.tools.planning.confidence import ROUGH, Effort
-from stratagem.tools.planning.figures import Figures
-from stratagem.tools.planning.rules import AllReduce, Choice, Way, label
-from stratagem.tools.planning.simulated import Simulated
+from stratagem.tools.planning.job_profile import JobProfile
+from stratagem.tools.planning.rule_models import AllReduce, PlannedRule, RuleChoice, rule_label
+from stratagem.tools.planning.server_simulation import simulate_servers
+from stratagem.tools.planning.simulation import ROUGH, Precision, SimulationResult, simulate_all_reduce
 
 GOOD_ENOUGH = 0.05
-"""So much slower than with the best number of servers a smaller number may be."""
+"""A smaller number of servers may be slower than the best number by this share."""
 _NO_GAIN = 0.01
 _PATIENCE = 2
 """Doublings without gain after which more servers are not tried."""
 
 
 @dataclass(frozen=True)
-class Line:
+class PlanRow:
     """One number of workers under one rule.
 
     Attributes:
-        workers: How many there are.
-        rule: The name that the rule was chosen by.
-        way: The rule itself.
-        servers: How many it is worth, or was told to have; 0 without any.
-        simulated: What the simulation found, without failures.
-        useful: The share of that which failures leave.
-        examples_per_gradient: If they are to be counted.
-        alone: Gradients per second of one worker by itself.
+        workers: Number of workers.
+        rule_name: The name by which the rule was chosen.
+        rule: The rule.
+        servers: Number of servers, given or found; 0 for all-reduce.
+        simulated: The result of the simulation, without failures.
+        useful: The share of that pace which failures leave.
+        examples_per_gradient: Examples of one gradient; `None` to count none.
+        single_worker_pace: Gradients per second of one worker by itself.
     """
 
     workers: int
-    rule: str
-    way: Way
+    rule_name: str
+    rule: PlannedRule
     servers: int
-    simulated: Simulated
+    simulated: SimulationResult
     useful: float
     examples_per_gradient: int | None
-    alone: float
+    single_worker_pace: float
 
     @property
     def label(self) -> str:
-        """What a table calls the rule."""
-        return label(self.way)
+        """The name of the rule in tables."""
+        return rule_label(self.rule)
 
     @property
     def updates_per_second(self) -> float:
@@ -58,41 +57,41 @@ class Line:
 
     @property
     def examples_per_second(self) -> float | None:
-        """Examples that became part of an update; `None` if the batch is not known."""
+        """Examples that became part of an update; `None` if the batch size is not known."""
         count = self.examples_per_gradient
         return None if count is None else self.gradients_per_second * count
 
     @property
     def efficiency(self) -> float:
-        """Of each worker, against one by itself."""
-        return self.gradients_per_second / (self.workers * self.alone)
+        """The pace of each worker, relative to one worker by itself."""
+        return self.gradients_per_second / (self.workers * self.single_worker_pace)
 
 
 def make_plan(
-    figures: Figures,
-    choices: Sequence[Choice],
+    profile: JobProfile,
+    choices: Sequence[RuleChoice],
     workers: Sequence[int],
     *,
     servers: int | None = None,
     most_servers: int = 64,
-    effort: Effort | None = None,
+    precision: Precision | None = None,
     seed: int = 0,
-    tell: Callable[[int, str], object] | None = None,
-) -> list[Line]:
+    report_progress: Callable[[int, str], object] | None = None,
+) -> list[PlanRow]:
     """Simulate every number of workers under every rule.
 
     Args:
-        figures: What is known of the job.
+        profile: The job and its machines.
         choices: The rules.
         workers: The numbers of workers.
-        servers: How many servers; the smallest number within 5 % of the best by default.
-        most_servers: How many to try at most.
-        effort: How much simulating a figure is worth.
-        seed: Of the random numbers.
-        tell: Is told what is simulated next.
+        servers: Number of servers; by default the smallest within 5 % of the best.
+        most_servers: The largest number of servers to try.
+        precision: How precise the result has to be.
+        seed: Seed of the random numbers.
+        report_progress: Called with the number of workers and the rule that are simulated next.
 
     Raises:
-        LaunchError: A number that cannot be planned with.
+        LaunchError: A number is out of range, or there is nothing to plan.
     """
     if not choices or not workers:
         raise LaunchError("there is nothing to plan: give at least one rule and one number of workers")
@@ -102,54 +101,57 @@ def make_plan(
         raise LaunchError(f"{servers} servers: give 1 or more, or leave it out to have the number found")
     if most_servers < 1:
         raise LaunchError(f"at most {most_servers} servers: give 1 or more")
-    lines = []
+    rows = []
     for count in workers:
         for choice in choices:
-            way = choice.for_workers(count)
-            if way is None:
+            rule = choice.for_workers(count)
+            if rule is None:
                 continue
-            if tell is not None:
-                tell(count, label(way))
-            job = _Job(figures, choice.name, way, count, seed)
-            found = servers if servers is not None else job.servers_worth(most_servers)
-            lines.append(job.line(0 if isinstance(way, AllReduce) else found, effort or Effort()))
-    return lines
+            if report_progress is not None:
+                report_progress(count, rule_label(rule))
+            job = _PlannedJob(profile, choice.name, rule, count, seed)
+            rows.append(job.row(job.server_count(servers, most_servers), precision or Precision()))
+    return rows
 
 
-class _Job:
+class _PlannedJob:
     """One number of workers under one rule, with any number of servers."""
 
-    def __init__(self, figures: Figures, rule: str, way: Way, workers: int, seed: int) -> None:
-        self._figures = figures
+    def __init__(
+        self, profile: JobProfile, rule_name: str, rule: PlannedRule, workers: int, seed: int
+    ) -> None:
+        self._profile = profile
+        self._rule_name = rule_name
         self._rule = rule
-        self._way = way
         self._workers = workers
         self._seed = seed
-        self._known: dict[int, float] = {}
+        self._paces: dict[int, float] = {}
 
-    def line(self, servers: int, effort: Effort) -> Line:
-        """What comes of so many servers."""
-        if isinstance(self._way, AllReduce):
-            found = ring.simulate(self._figures, self._workers, effort, self._seed)
+    def row(self, servers: int, precision: Precision) -> PlanRow:
+        """Simulate the job with this number of servers."""
+        profile, rule, workers = self._profile, self._rule, self._workers
+        if isinstance(rule, AllReduce):
+            result = simulate_all_reduce(profile, workers, precision, self._seed)
         else:
-            found = serving.simulate(self._figures, self._way, self._workers, servers, effort, self._seed)
-        cycle = self._workers / found.gradients_per_second
-        useful = self._figures.failures.useful(self._way, self._workers, servers, cycle)
-        return Line(
-            self._workers,
-            self._rule,
-            self._way,
+            result = simulate_servers(profile, rule, workers, servers, precision, self._seed)
+        cycle = workers / result.gradients_per_second
+        return PlanRow(
+            workers,
+            self._rule_name,
+            rule,
             servers,
-            found,
-            useful,
-            self._figures.batch,
-            self._figures.alone,
+            result,
+            profile.failures.useful_share(rule, workers, servers, cycle),
+            profile.batch,
+            profile.single_worker_pace,
         )
 
-    def servers_worth(self, most: int) -> int:
-        """The smallest number of servers within 5 % of the best: doubled while it helps, then halved in between."""
-        if isinstance(self._way, AllReduce):
+    def server_count(self, servers: int | None, most: int) -> int:
+        """Return `servers` if given, else the fewest within 5 % of the best: double while it helps, then bisect."""
+        if isinstance(self._rule, AllReduce):
             return 0
+        if servers is not None:
+            return servers
         tried = [1]
         best, without_gain = self._pace(1), 0
         while tried[-1] * 2 <= most and without_gain < _PATIENCE:
@@ -169,6 +171,6 @@ class _Job:
         return high
 
     def _pace(self, servers: int) -> float:
-        if servers not in self._known:
-            self._known[servers] = self.line(servers, ROUGH).gradients_per_second
-        return self._known[servers]
+        if servers not in self._paces:
+            self._paces[servers] = self.row(servers, ROUGH).gradients_per_second
+        return self._paces[servers]

@@ -1,9 +1,10 @@
-"""How the time of a step varies: from step to step, and from worker to worker."""
+"""Stragglers: how the time of a step varies from step to step, and from worker to worker."""
 
 import math
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,32 +17,31 @@ FORMS = (
 )
 
 
-class Variation(Protocol):
-    """One reason for steps to take longer than others. The mean over many steps of a worker is its factor."""
+class Variation(ABC):
+    """One reason for some steps to take longer than others. The mean over many steps of a worker is its factor."""
 
+    @abstractmethod
     def factors(self, workers: int) -> Floats:
-        """How slow each worker is for good: 1 for those that are as the others."""
-        ...
+        """Return how slow each worker is permanently: 1 for an ordinary one."""
 
+    @abstractmethod
     def draw(self, random: np.random.Generator, shape: Any) -> Floats:
-        """How slow single steps are: 1 on average."""
-        ...
+        """Draw how slow single steps are: 1 on average."""
 
 
-class _PerStep:
-    """Varies from step to step, alike for all workers."""
+class _StepVariation(Variation):
+    """Variation from step to step, the same for all workers."""
 
     def factors(self, workers: int) -> Floats:
-        """See `Variation`."""
         return np.ones(workers)
 
 
 @dataclass(frozen=True)
-class Lognormal(_PerStep):
-    """Logarithms of times are normal: a noisy machine.
+class Lognormal(_StepVariation):
+    """Times whose logarithms are normally distributed: a noisy machine.
 
     Attributes:
-        sigma: Their standard deviation; about that of the times, relative to their mean.
+        sigma: Standard deviation of the logarithms; about that of the times, relative to their mean.
     """
 
     sigma: float
@@ -53,17 +53,16 @@ class Lognormal(_PerStep):
         return f"lognormal:{self.sigma:g}"
 
     def draw(self, random: np.random.Generator, shape: Any) -> Floats:
-        """See `Variation`."""
-        drawn: Floats = random.lognormal(-(self.sigma**2) / 2, self.sigma, shape)
-        return drawn
+        times: Floats = random.lognormal(-(self.sigma**2) / 2, self.sigma, shape)
+        return times
 
 
 @dataclass(frozen=True)
-class Exponential(_PerStep):
-    """A part of each step takes a time that has no memory, as a wait for a shared resource does.
+class Exponential(_StepVariation):
+    """Times of which a share is exponentially distributed, as the wait for a shared resource is.
 
     Attributes:
-        share: That part.
+        share: That share.
     """
 
     share: float = 1.0
@@ -75,17 +74,16 @@ class Exponential(_PerStep):
         return f"exponential:{self.share:g}"
 
     def draw(self, random: np.random.Generator, shape: Any) -> Floats:
-        """See `Variation`."""
-        drawn: Floats = random.exponential(self.share, shape)
-        return 1 - self.share + drawn
+        times: Floats = random.exponential(self.share, shape)
+        return 1 - self.share + times
 
 
 @dataclass(frozen=True)
-class Pareto(_PerStep):
-    """Heavy tail: most steps are a little quicker than the mean, few are very much slower.
+class Pareto(_StepVariation):
+    """Times with a heavy tail: most steps are a little quicker than the mean, a few are very much slower.
 
     Attributes:
-        shape: The tail's exponent: the smaller, the heavier.
+        shape: The exponent of the tail: the smaller, the heavier.
     """
 
     shape: float
@@ -101,18 +99,17 @@ class Pareto(_PerStep):
         return f"pareto:{self.shape:g}"
 
     def draw(self, random: np.random.Generator, shape: Any) -> Floats:
-        """See `Variation`."""
-        drawn: Floats = random.pareto(self.shape, shape)
-        return (self.shape - 1) / self.shape * (1 + drawn)
+        times: Floats = random.pareto(self.shape, shape)
+        return (self.shape - 1) / self.shape * (1 + times)
 
 
 @dataclass(frozen=True)
-class Slow:
-    """Some workers are slower than the others for good.
+class Slow(Variation):
+    """Some workers are permanently slower than the others.
 
     Attributes:
-        share: Of all workers, to the nearest number of them.
-        factor: How many times slower.
+        share: Their share of all workers, rounded to a whole number of workers.
+        factor: How many times slower they are.
     """
 
     share: float
@@ -126,22 +123,16 @@ class Slow:
         return f"slow:{self.share:g}x{self.factor:g}"
 
     def factors(self, workers: int) -> Floats:
-        """See `Variation`."""
         slow = math.floor(self.share * workers + 0.5)
         return np.where(np.arange(workers) < workers - slow, 1.0, self.factor)
 
     def draw(self, random: np.random.Generator, shape: Any) -> Floats:
-        """See `Variation`."""
         return np.ones(shape)
 
 
 @dataclass(frozen=True)
-class Stragglers:
-    """All reasons together; their factors multiply.
-
-    Attributes:
-        variations: The reasons.
-    """
+class Stragglers(Variation):
+    """All variations together; their factors multiply."""
 
     variations: tuple[Variation, ...] = ()
 
@@ -149,14 +140,12 @@ class Stragglers:
         return "+".join(map(str, self.variations)) or "none"
 
     def factors(self, workers: int) -> Floats:
-        """How slow each worker is for good."""
         result = np.ones(workers)
         for variation in self.variations:
             result = result * variation.factors(workers)
         return result
 
     def draw(self, random: np.random.Generator, shape: Any) -> Floats:
-        """How slow single steps are."""
         result = np.ones(shape)
         for variation in self.variations:
             result = result * variation.draw(random, shape)
@@ -164,14 +153,14 @@ class Stragglers:
 
     @classmethod
     def parse(cls, text: str) -> "Stragglers":
-        """What a user wrote.
+        """Parse the form in which users write stragglers.
 
         Example:
             >>> Stragglers.parse("lognormal:0.2+slow:0.1x3")
             Stragglers(variations=(Lognormal(sigma=0.2), Slow(share=0.1, factor=3.0)))
 
         Raises:
-            LaunchError: It is not understood.
+            LaunchError: The text has another form.
         """
         if text.strip() == "none":
             return cls()
@@ -194,6 +183,6 @@ def _parse_one(word: str, text: str) -> Variation:
     raise LaunchError(f"stragglers {text!r}: {word!r} is not understood; give {FORMS}")
 
 
-def _check(is_good: bool, got: str, allowed: str) -> None:
-    if not is_good:
-        raise LaunchError(f"stragglers {got!r} cannot be: give {allowed}")
+def _check(is_allowed: bool, value: str, allowed: str) -> None:
+    if not is_allowed:
+        raise LaunchError(f"stragglers {value!r} are not possible: give {allowed}")

@@ -25,36 +25,36 @@ _DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
 _PREFIXES = {**_DECIMAL, **_BINARY}
 BYTES_PER_PARAMETER = 4
-"""Of float32, which is what models are kept in while they train."""
+"""Of float32, in which models are trained."""
 
 
 def seconds(text: str) -> float:
-    """A span of time.
+    """Parse a duration.
 
     Example:
         >>> seconds("1.5ms")
         0.0015
 
     Raises:
-        LaunchError: It is none.
+        LaunchError: The text is not a duration.
     """
-    number, unit = _parts(text)
+    number, unit = _number_and_unit(text)
     if unit not in _SECONDS:
         raise _unreadable(text, "a time", "50us, 5ms, 30s, 10min, 24h")
     return number * _SECONDS[unit]
 
 
 def size(text: str) -> float:
-    """A number of bytes; `params` counts parameters of four bytes each.
+    """Parse a number of bytes; `params` counts parameters of four bytes each.
 
     Example:
         >>> size("25Mparams")
         100000000.0
 
     Raises:
-        LaunchError: It is none.
+        LaunchError: The text is not a size.
     """
-    number, unit = _parts(text)
+    number, unit = _number_and_unit(text)
     for name, factor in (("params", BYTES_PER_PARAMETER), ("parameters", BYTES_PER_PARAMETER), ("b", 1)):
         if unit.lower().endswith(name):
             scale = _PREFIXES.get(unit.lower().removesuffix(name).strip())
@@ -64,16 +64,16 @@ def size(text: str) -> float:
 
 
 def rate(text: str) -> float:
-    """Bytes per second; `bit` and `bps` count bits.
+    """Parse a bandwidth into bytes per second; `bit` and `bps` count bits.
 
     Example:
         >>> rate("10Gbit")
         1250000000.0
 
     Raises:
-        LaunchError: It is none.
+        LaunchError: The text is not a bandwidth.
     """
-    number, unit = _parts(text)
+    number, unit = _number_and_unit(text)
     unit = unit.removesuffix("/s").strip()
     for name, factor in (("bit", 0.125), ("bps", 0.125), ("B", 1.0)):
         if unit.endswith(name):
@@ -83,7 +83,7 @@ def rate(text: str) -> float:
     raise _unreadable(text, "a bandwidth", "10Gbit, 100Mbit/s, 1.2GB/s (a B is a byte)")
 
 
-def _parts(text: str) -> tuple[float, str]:
+def _number_and_unit(text: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return math.nan, ""
@@ -95,7 +95,7 @@ def _unreadable(text: str, what: str, examples: str) -> LaunchError:
 
 
 def show_seconds(value: float) -> str:
-    """A span of time in the unit that suits it."""
+    """Format a duration in a suitable unit."""
     for unit, scale in (("d", 86400.0), ("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
@@ -103,7 +103,7 @@ def show_seconds(value: float) -> str:
 
 
 def show_bytes(value: float) -> str:
-    """A number of bytes in the unit that suits it."""
+    """Format a number of bytes in a suitable unit."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
@@ -111,5 +111,5 @@ def show_bytes(value: float) -> str:
 
 
 def show_count(value: float) -> str:
-    """A rate or a count, short: `0.42`, `12.3`, `1,234`."""
+    """Format a rate or a count briefly: `0.42`, `12.3`, `1,234`."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -9,7 +9,7 @@ import pytest
 import stratagem as sg
 from drills.cluster import ServedCluster
 from drills.nursery import Nursery
-from stratagem.tools.launch.plan import SERVE
+from stratagem.tools.launch.job_shape import SERVE
 
 
 @pytest.fixture(scope="module")

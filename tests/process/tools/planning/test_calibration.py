@@ -17,12 +17,11 @@ import pytest
 import stratagem.tools.planning
 from process.parameters.conftest import JobMaker
 from process.tools.planning.slow_line import SlowLine
-from stratagem.tools.launch.plan import tf_config
+from stratagem.tools.launch.job_shape import tf_config
 from stratagem.tools.launch.task import TaskName
 from stratagem.tools.planning.capacity import make_plan
-from stratagem.tools.planning.figures import Figures
-from stratagem.tools.planning.measuring import Measured
-from stratagem.tools.planning.rules import Choice
+from stratagem.tools.planning.job_profile import JobProfile, MachineTimes
+from stratagem.tools.planning.rule_models import RuleChoice
 from stratagem.tools.planning.stragglers import Stragglers
 
 MEASURING_JOB = Path(stratagem.tools.planning.__file__).with_name("measuring_job.py")
@@ -33,7 +32,7 @@ PAUSE, PUSHES, ROWS = 0.08, 12, 4
 CLOSE = 1.2
 TRIES = 3
 
-Measure = Callable[[], dict[int, Figures]]
+Measure = Callable[[], dict[int, JobProfile]]
 
 
 def run(new_job: JobMaker, ps: int, workers: int, script: Path, *arguments: object) -> list[list[Any]]:
@@ -57,7 +56,7 @@ def run(new_job: JobMaker, ps: int, workers: int, script: Path, *arguments: obje
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[int, Figures]:
+def known() -> dict[int, JobProfile]:
     """What was measured last, for the tests that come after the first."""
     return {}
 
@@ -66,15 +65,15 @@ def known() -> dict[int, Figures]:
 def measure(new_job: JobMaker, tmp_path: Path) -> Measure:
     """Measures pushes and pulls of both models; a step is to be the pause and a gradient."""
 
-    def act() -> dict[int, Figures]:
+    def act() -> dict[int, JobProfile]:
         found = {}
         for size in (SMALL, LARGE):
             result = tmp_path / f"measured-{size}"
             run(new_job, 1, 1, MEASURING_JOB, result, size, ROWS)
-            measured = Measured.read(result)
+            measured = MachineTimes.read(result)
             # No two steps are quite the same; if they were, workers that once push together would for ever.
             found[size] = replace(
-                measured.figures(),
+                measured.profile(),
                 step_time=PAUSE + measured.gradient,
                 stragglers=Stragglers.parse("lognormal:0.05"),
             )
@@ -92,8 +91,8 @@ def paces(new_job: JobMaker, rule: str, ps: int, workers: int, sizes: tuple[int,
     }
 
 
-def planned(figures: Figures, rule: str, ps: int, workers: int) -> float:
-    (line,) = make_plan(figures, [Choice(rule)], [workers], servers=max(1, ps))
+def planned(figures: JobProfile, rule: str, ps: int, workers: int) -> float:
+    (line,) = make_plan(figures, [RuleChoice(rule)], [workers], servers=max(1, ps))
     return line.gradients_per_second
 
 
@@ -113,7 +112,7 @@ def is_close(one: float, other: float) -> bool:
 def test_a_job_is_as_quick_as_its_plan(
     new_job: JobMaker,
     measure: Measure,
-    known: dict[int, Figures],
+    known: dict[int, JobProfile],
     rule: str,
     ps: int,
     workers: int,

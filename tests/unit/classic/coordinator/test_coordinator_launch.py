@@ -3,7 +3,7 @@
 import pytest
 
 from stratagem.errors import LaunchError
-from stratagem.tools.launch.plan import SERVE, JobShape, Run
+from stratagem.tools.launch.job_shape import SERVE, JobShape, Run
 from stratagem.tools.launch.task import TaskName
 
 SHAPE = JobShape(

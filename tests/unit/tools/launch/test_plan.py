@@ -8,7 +8,7 @@ import pytest
 
 from stratagem.devices import visible_gpus
 from stratagem.errors import LaunchError
-from stratagem.tools.launch.plan import SERVE, JobShape, Run, tf_config, user_command
+from stratagem.tools.launch.job_shape import SERVE, JobShape, Run, tf_config, user_command
 from stratagem.tools.launch.ports import ReservedPort
 from stratagem.tools.launch.task import TaskName
 

@@ -7,29 +7,26 @@ import pytest
 from rich.console import Console
 
 from stratagem.errors import LaunchError
-from stratagem.tools.planning.advice import advise, best_of
-from stratagem.tools.planning.capacity import GOOD_ENOUGH, Line, make_plan
-from stratagem.tools.planning.failures import Failures
-from stratagem.tools.planning.figures import Figures
-from stratagem.tools.planning.measuring import Measured
-from stratagem.tools.planning.report import plain, table
-from stratagem.tools.planning.rules import NAMES, Choice
+from stratagem.tools.planning.capacity import GOOD_ENOUGH, PlanRow, make_plan
+from stratagem.tools.planning.job_profile import FailureModel, JobProfile, MachineTimes
+from stratagem.tools.planning.plan_report import advise, best_row, plain_plan, plan_table
+from stratagem.tools.planning.rule_models import NAMES, RuleChoice
 from stratagem.tools.planning.stragglers import Stragglers
 
-SMALL = Figures(step_time=0.05, model_bytes=1e6, batch=32)
-LARGE = Figures(step_time=0.05, model_bytes=4e8, batch=32)
-ALL = [Choice(name) for name in NAMES]
+SMALL = JobProfile(step_time=0.05, model_bytes=1e6, batch=32)
+LARGE = JobProfile(step_time=0.05, model_bytes=4e8, batch=32)
+ALL = [RuleChoice(name) for name in NAMES]
 
 
-def pace(figures: Figures, rule: str, workers: int, servers: int) -> float:
-    (line,) = make_plan(figures, [Choice(rule)], [workers], servers=servers)
+def pace(figures: JobProfile, rule: str, workers: int, servers: int) -> float:
+    (line,) = make_plan(figures, [RuleChoice(rule)], [workers], servers=servers)
     return line.gradients_per_second
 
 
 @pytest.mark.parametrize("rule", ["sync", "async"])
 @pytest.mark.parametrize("workers", [4, 16])
 def test_the_fewest_servers_within_five_percent_of_the_best(rule: str, workers: int) -> None:
-    (line,) = make_plan(LARGE, [Choice(rule)], [workers], most_servers=32)
+    (line,) = make_plan(LARGE, [RuleChoice(rule)], [workers], most_servers=32)
     paces = {servers: pace(LARGE, rule, workers, servers) for servers in range(1, 33)}
     enough = max(paces.values()) * (1 - GOOD_ENOUGH)
     fewest = min(servers for servers, found in paces.items() if found >= enough)
@@ -38,7 +35,7 @@ def test_the_fewest_servers_within_five_percent_of_the_best(rule: str, workers: 
 
 
 def test_a_small_model_needs_one_server() -> None:
-    lines = make_plan(SMALL, [Choice("async"), Choice("sync")], [1, 4])
+    lines = make_plan(SMALL, [RuleChoice("async"), RuleChoice("sync")], [1, 4])
     assert [line.servers for line in lines] == [1, 1, 1, 1]
     assert all(line.efficiency > 0.85 for line in lines)
 
@@ -49,68 +46,74 @@ def test_servers_that_are_told_are_not_looked_for() -> None:
 
 
 def test_efficiency_is_against_one_worker_by_itself() -> None:
-    (one,) = make_plan(SMALL, [Choice("all-reduce")], [1])
+    (one,) = make_plan(SMALL, [RuleChoice("all-reduce")], [1])
     assert one.efficiency == pytest.approx(1)
     assert one.examples_per_second == pytest.approx(32 / (0.05 + 0.0003))
-    (many,) = make_plan(SMALL, [Choice("all-reduce")], [64])
+    (many,) = make_plan(SMALL, [RuleChoice("all-reduce")], [64])
     assert many.efficiency == pytest.approx(many.gradients_per_second / 64 * (0.05 + 0.0003))
     assert many.gradients_per_second == pytest.approx(64 * many.updates_per_second)
 
 
 def test_a_plan_without_room_for_backups_leaves_them_out() -> None:
-    lines = make_plan(SMALL, [Choice("sync"), Choice("backup")], [1, 2])
+    lines = make_plan(SMALL, [RuleChoice("sync"), RuleChoice("backup")], [1, 2])
     assert [(line.workers, line.label) for line in lines] == [(1, "sync"), (2, "sync"), (2, "backup 1")]
 
 
 def test_backups_are_a_number_or_a_share() -> None:
-    lines = make_plan(SMALL, [Choice("backup", backup=3), Choice("backup", backup=0.25)], [16], servers=1)
+    lines = make_plan(
+        SMALL, [RuleChoice("backup", backup=3), RuleChoice("backup", backup=0.25)], [16], servers=1
+    )
     assert [line.label for line in lines] == ["backup 3", "backup 4"]
 
 
 def test_failures_slow_down() -> None:
-    often = replace(SMALL, failures=Failures(mtbf=3600))
+    often = replace(SMALL, failures=FailureModel(mtbf=3600))
     for without, with_them in zip(make_plan(SMALL, ALL, [64]), make_plan(often, ALL, [64]), strict=True):
         assert with_them.gradients_per_second < without.gradients_per_second
 
 
 def test_thousands_of_workers() -> None:
     figures = replace(LARGE, stragglers=Stragglers.parse("lognormal:0.2+slow:0.01x3"))
-    lines = make_plan(figures, [Choice("async"), Choice("backup"), Choice("all-reduce")], [4096], servers=16)
+    lines = make_plan(
+        figures, [RuleChoice("async"), RuleChoice("backup"), RuleChoice("all-reduce")], [4096], servers=16
+    )
     assert all(line.simulated.half_width < 0.05 for line in lines)
 
 
 class TestAdvice:
     def test_at_the_same_speed_what_is_fresh_is_preferred(self) -> None:
         lines = make_plan(SMALL, ALL, [4])
-        assert best_of(lines).rule == "all-reduce"
-        assert best_of([line for line in lines if line.rule != "all-reduce"]).rule == "sync"
+        assert best_row(lines).rule_name == "all-reduce"
+        assert best_row([line for line in lines if line.rule_name != "all-reduce"]).rule_name == "sync"
 
     def test_stragglers_speak_for_rules_that_do_not_wait(self) -> None:
         figures = replace(SMALL, model_bytes=1e4, stragglers=Stragglers.parse("slow:0.1x5"))
-        with_backup = [Choice("sync"), Choice("backup", backup=2), Choice("async")]
-        assert best_of(make_plan(figures, with_backup, [20])).rule == "backup"
+        with_backup = [RuleChoice("sync"), RuleChoice("backup", backup=2), RuleChoice("async")]
+        assert best_row(make_plan(figures, with_backup, [20])).rule_name == "backup"
         without = [choice for choice in ALL if choice.name != "backup"]
-        assert best_of(make_plan(figures, without, [20])).rule in ("async", "overlap")
+        assert best_row(make_plan(figures, without, [20])).rule_name in ("async", "overlap")
         (said, *_) = advise(make_plan(figures, without, [20]))
         assert "steps stale on average" in said
 
     def test_it_names_numbers_and_servers(self) -> None:
-        said = advise(make_plan(SMALL, [Choice("async")], [1, 2, 4]))
+        said = advise(make_plan(SMALL, [RuleChoice("async")], [1, 2, 4]))
         assert said[0].startswith("1 to 4 workers: async and 1 parameter server fits best")
         assert len(said) == 1
 
     def test_it_says_from_where_on_more_hardly_help_and_why(self) -> None:
-        said = advise(make_plan(LARGE, [Choice("async")], [1, 64], servers=1))
+        said = advise(make_plan(LARGE, [RuleChoice("async")], [1, 64], servers=1))
         assert "Beyond 1 worker, each adds less than half" in said[-1]
         assert "servers' links" in said[-1]
         waiting = replace(SMALL, stragglers=Stragglers.parse("pareto:1.5"))
-        assert "wait for each other" in advise(make_plan(waiting, [Choice("sync")], [1, 64], servers=1))[-1]
+        assert (
+            "wait for each other" in advise(make_plan(waiting, [RuleChoice("sync")], [1, 64], servers=1))[-1]
+        )
 
 
-def shown(lines: list[Line]) -> str:
+def shown(lines: list[PlanRow]) -> str:
     console = Console(width=110)
     with console.capture() as capture:
-        console.print(table(lines))
+        console.print(plan_table(lines))
     return capture.get()
 
 
@@ -120,13 +123,13 @@ def test_the_table_has_every_line() -> None:
     assert len(rows) == 1 + len(lines)
     assert "examples/s" in rows[0]
     assert "fail" not in rows[0]
-    assert "fail" in shown(make_plan(replace(SMALL, failures=Failures(mtbf=3600)), ALL, [8]))
+    assert "fail" in shown(make_plan(replace(SMALL, failures=FailureModel(mtbf=3600)), ALL, [8]))
     assert "examples/s" not in shown(make_plan(replace(SMALL, batch=None), ALL, [8]))
 
 
 def test_the_same_for_machines() -> None:
     lines = make_plan(SMALL, ALL, [8])
-    said = json.loads(json.dumps(plain(SMALL, lines), allow_nan=False))
+    said = json.loads(json.dumps(plain_plan(SMALL, lines), allow_nan=False))
     assert said["figures"]["failures"]["mtbf"] is None
     assert said["figures"]["stragglers"] == "none"
     assert [each["rule"] for each in said["plan"]] == list(NAMES)
@@ -160,12 +163,12 @@ def test_what_cannot_be_planned_is_refused(arguments: dict[str, object], named: 
 )
 def test_rules_that_cannot_be_are_refused(arguments: tuple[str, float, int], named: str) -> None:
     with pytest.raises(LaunchError, match=named):
-        Choice(*arguments)
+        RuleChoice(*arguments)
 
 
 def test_what_was_measured_gives_back_what_was_measured() -> None:
     """One worker planned with the figures pushes as quickly as it did."""
-    measured = Measured(
+    measured = MachineTimes(
         model_bytes=1e7,
         gradient=0.02,
         step=0.040,
@@ -175,14 +178,14 @@ def test_what_was_measured_gives_back_what_was_measured() -> None:
         empty_pull=0.0008,
         average_per_byte=1e-10,
     )
-    (line,) = make_plan(measured.figures(), [Choice("async")], [1], servers=1)
+    (line,) = make_plan(measured.profile(), [RuleChoice("async")], [1], servers=1)
     assert 1 / line.updates_per_second == pytest.approx(measured.step)
-    assert measured.figures().transfer_time == pytest.approx(0.006 - 0.0008)
+    assert measured.profile().transfer_time == pytest.approx(0.006 - 0.0008)
 
 
 def test_noise_in_measurements_makes_no_nonsense() -> None:
-    noisy = Measured(1e3, 0.02, 0.01, 0.001, 0.0005, 0.002, 0.001, 0.0)
-    figures = noisy.figures()
+    noisy = MachineTimes(1e3, 0.02, 0.01, 0.001, 0.0005, 0.002, 0.001, 0.0)
+    figures = noisy.profile()
     assert figures.update_per_byte == 0
     assert figures.worker_overhead == 0
     assert figures.bandwidth > 1e9

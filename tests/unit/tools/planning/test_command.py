@@ -7,7 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from stratagem.tools.launch.capacity import plan
+from stratagem.tools.launch.plan import plan
 
 BASIC = ["--step-time", "50ms", "--model-size", "25Mparams"]
 
@@ -84,7 +84,7 @@ def test_mistakes_are_answered_with_what_to_do(arguments: list[str], said: str) 
 
 def test_planning_needs_no_jax() -> None:
     code = (
-        "import sys; from click.testing import CliRunner; from stratagem.tools.launch.capacity import plan; "
+        "import sys; from click.testing import CliRunner; from stratagem.tools.launch.plan import plan; "
         f"assert CliRunner().invoke(plan, {BASIC!r}).exit_code == 0; sys.exit('jax' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stratagem.errors import LaunchError
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
 from stratagem.parameters.update_rules import APPLIED, DROPPED, Push, Verdict, machine_of
-from stratagem.tools.planning.deciding import deciding_of
+from stratagem.tools.planning.rule_models import rule_model
 
 
 @st.composite
@@ -29,7 +29,7 @@ def jobs(draw: Any) -> tuple[UpdateRule, int, list[int]]:
 @given(jobs())
 def test_they_agree(job: tuple[UpdateRule, int, list[int]]) -> None:
     rule, workers, order = job
-    real, quick = machine_of(rule, workers), deciding_of(rule, workers)
+    real, quick = machine_of(rule, workers), rule_model(rule, workers)
     active = set(range(workers))
     base, pushes = dict.fromkeys(active, 0), dict.fromkeys(active, 0)
     computing, held, step = sorted(active), set[int](), 0
@@ -55,7 +55,7 @@ def test_they_agree(job: tuple[UpdateRule, int, list[int]]) -> None:
                 held |= set(taken)
                 go_on = {each for each in held if not real.waits_for(each, active)}
                 held -= go_on
-                assert set(quick.go_on(taken)) == go_on
+                assert set(quick.released(taken)) == go_on
             case other:
                 pytest.fail(f"the real rule also says {other}")
         for each in go_on:
@@ -65,4 +65,4 @@ def test_they_agree(job: tuple[UpdateRule, int, list[int]]) -> None:
 
 def test_several_pushes_of_a_worker_are_not_planned_for() -> None:
     with pytest.raises(LaunchError, match="at most one push of each worker"):
-        deciding_of(Sync(4, 2), 2)
+        rule_model(Sync(4, 2), 2)

@@ -9,24 +9,28 @@ from hypothesis import strategies as st
 
 from stratagem.errors import LaunchError
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
-from stratagem.tools.planning import ring
-from stratagem.tools.planning.confidence import Effort
-from stratagem.tools.planning.figures import Figures
-from stratagem.tools.planning.serving import Serving, simulate
-from stratagem.tools.planning.simulated import SERVER_LINK, SERVER_UPDATE, WORKER_COMPUTE
+from stratagem.tools.planning.job_profile import JobProfile
+from stratagem.tools.planning.server_simulation import ServerSimulation, simulate_servers
+from stratagem.tools.planning.simulation import (
+    SERVER_LINK,
+    SERVER_UPDATE,
+    WORKER_COMPUTE,
+    Precision,
+    simulate_all_reduce,
+)
 from stratagem.tools.planning.stragglers import Stragglers
 
-FREE = Figures(
+FREE = JobProfile(
     step_time=0.01, model_bytes=0, latency=0, update_per_byte=0, average_per_byte=0, request_time=0
 )
 """Nothing costs anything but computing."""
-QUICK = Effort(precision=0.02, most=20_000)
+QUICK = Precision(relative=0.02, most=20_000)
 RULES: list[UpdateRule] = [Async(), Async(overlap=True), Sync(), BoundedStaleness(0), BoundedStaleness(3)]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_one_worker_takes_the_time_of_a_step(rule: UpdateRule) -> None:
-    found = simulate(FREE, rule, 1, 1, QUICK)
+    found = simulate_servers(FREE, rule, 1, 1, QUICK)
     assert found.updates_per_second == pytest.approx(100)
     assert found.busiest == WORKER_COMPUTE
     assert found.waiting == pytest.approx(0)
@@ -44,11 +48,11 @@ def test_one_worker_by_hand() -> None:
         worker_overhead=5e-4,
     )
     # Compute, overhead, there, request, update, back.
-    assert 1 / simulate(figures, Async(), 1, 1, QUICK).updates_per_second == pytest.approx(
+    assert 1 / simulate_servers(figures, Async(), 1, 1, QUICK).updates_per_second == pytest.approx(
         0.01 + 0.0005 + (0.001 + 0.01) + 0.003 + 0.002 + (0.01 + 0.001)
     )
     # Four servers: a quarter of the update each; but server 0 is told by three others, there and back.
-    assert 1 / simulate(figures, Async(), 1, 4, QUICK).updates_per_second == pytest.approx(
+    assert 1 / simulate_servers(figures, Async(), 1, 4, QUICK).updates_per_second == pytest.approx(
         0.01 + 0.0005 + (0.001 + 0.01 + 0.001) + 4 * 0.003 + 0.0005 + (0.01 + 0.001 + 0.001)
     )
 
@@ -56,7 +60,7 @@ def test_one_worker_by_hand() -> None:
 def test_two_in_step_by_hand() -> None:
     figures = replace(FREE, model_bytes=1e6, bandwidth=1e8, update_per_byte=2e-9, average_per_byte=1e-9)
     # Both send at once, through one link; two gradients are averaged; both are answered through one link.
-    assert 1 / simulate(figures, Sync(), 2, 1, QUICK).updates_per_second == pytest.approx(
+    assert 1 / simulate_servers(figures, Sync(), 2, 1, QUICK).updates_per_second == pytest.approx(
         0.01 + 2 * 0.01 + 2 * 0.001 + 0.002 + 2 * 0.01
     )
 
@@ -65,11 +69,13 @@ def test_two_in_step_by_hand() -> None:
 def test_in_step_with_exponential_steps_is_the_harmonic_number(workers: int) -> None:
     figures = replace(FREE, stragglers=Stragglers.parse("exponential"))
     expected = 1 / (0.01 * sum(1 / number for number in range(1, workers + 1)))
-    effort = Effort(precision=0.01, most=60_000)
-    assert simulate(figures, Sync(), workers, 1, effort).updates_per_second == pytest.approx(
+    precision = Precision(relative=0.01, most=60_000)
+    assert simulate_servers(figures, Sync(), workers, 1, precision).updates_per_second == pytest.approx(
         expected, rel=0.03
     )
-    assert ring.simulate(figures, workers, effort).updates_per_second == pytest.approx(expected, rel=0.03)
+    assert simulate_all_reduce(figures, workers, precision).updates_per_second == pytest.approx(
+        expected, rel=0.03
+    )
 
 
 def test_one_of_two_with_exponential_steps() -> None:
@@ -79,7 +85,7 @@ def test_one_of_two_with_exponential_steps() -> None:
     thirds and one third of the time.
     """
     figures = replace(FREE, stragglers=Stragglers.parse("exponential"))
-    found = simulate(figures, Sync(1, 2), 2, 1, Effort(precision=0.01, most=60_000))
+    found = simulate_servers(figures, Sync(1, 2), 2, 1, Precision(relative=0.01, most=60_000))
     assert found.updates_per_second == pytest.approx(100 * (2 / 3 + 2 / 3), rel=0.03)
     assert found.dropped == pytest.approx(1 / 3, rel=0.03)
 
@@ -87,7 +93,7 @@ def test_one_of_two_with_exponential_steps() -> None:
 @pytest.mark.parametrize("servers", [1, 2, 4])
 def test_async_saturates_at_the_rate_of_the_servers(servers: int) -> None:
     figures = replace(FREE, model_bytes=1e6, bandwidth=1e12, update_per_byte=2e-9)
-    found = simulate(figures, Async(), 64, servers, QUICK)
+    found = simulate_servers(figures, Async(), 64, servers, QUICK)
     assert found.updates_per_second == pytest.approx(servers * 500, rel=0.01)
     assert found.busiest == SERVER_UPDATE
     assert found.busy[SERVER_UPDATE] == pytest.approx(1, rel=0.01)
@@ -97,7 +103,7 @@ def test_async_saturates_at_the_rate_of_the_link() -> None:
     figures = replace(
         FREE, step_time=0.1, model_bytes=1e6, bandwidth=1e9, stragglers=Stragglers.parse("exponential")
     )
-    found = simulate(figures, Async(), 400, 2, QUICK)
+    found = simulate_servers(figures, Async(), 400, 2, QUICK)
     assert found.updates_per_second == pytest.approx(2000, rel=0.1)
     assert found.busiest == SERVER_LINK
 
@@ -105,11 +111,11 @@ def test_async_saturates_at_the_rate_of_the_link() -> None:
 def test_workers_that_push_together_stay_together() -> None:
     """Equal shares of a link: two pushes that set out together take twice as long, and so do their answers."""
     figures = replace(FREE, model_bytes=1e6, bandwidth=1e8)
-    assert 1 / simulate(figures, Async(), 2, 1, QUICK).updates_per_second == pytest.approx(
+    assert 1 / simulate_servers(figures, Async(), 2, 1, QUICK).updates_per_second == pytest.approx(
         (0.01 + 2 * 0.02) / 2
     )
     apart = replace(figures, stragglers=Stragglers.parse("lognormal:0.3"))
-    assert simulate(apart, Async(), 2, 1, QUICK).updates_per_second > 1.1 * 2 / 0.05
+    assert simulate_servers(apart, Async(), 2, 1, QUICK).updates_per_second > 1.1 * 2 / 0.05
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
@@ -122,39 +128,43 @@ def test_a_server_asked_at_random_is_a_queue_of_one(load: float) -> None:
         request_time=service,
         stragglers=Stragglers.parse("exponential"),
     )
-    found = simulate(figures, Async(), workers, 1, Effort(rounds=20, most=80_000))
+    found = simulate_servers(figures, Async(), workers, 1, Precision(rounds=20, most=80_000))
     assert found.round_trip == pytest.approx(service * (1 + load / (2 * (1 - load))), rel=0.08)
     assert found.busy[SERVER_UPDATE] == pytest.approx(load, rel=0.03)
 
 
 @pytest.mark.parametrize("workers", [2, 5, 30])
 def test_every_other_worker_pushes_once_between_two_of_mine(workers: int) -> None:
-    found = simulate(replace(FREE, stragglers=Stragglers.parse("lognormal:0.3")), Async(), workers, 1, QUICK)
+    found = simulate_servers(
+        replace(FREE, stragglers=Stragglers.parse("lognormal:0.3")), Async(), workers, 1, QUICK
+    )
     assert found.mean_staleness == pytest.approx(workers - 1, rel=0.02)
     assert found.p99_staleness > workers - 1
 
 
 def test_in_step_nothing_is_stale_or_dropped() -> None:
-    found = simulate(replace(FREE, stragglers=Stragglers.parse("lognormal:0.3")), Sync(), 10, 1, QUICK)
+    found = simulate_servers(
+        replace(FREE, stragglers=Stragglers.parse("lognormal:0.3")), Sync(), 10, 1, QUICK
+    )
     assert (found.mean_staleness, found.p99_staleness, found.dropped) == (0, 0, 0)
     assert found.waiting > 0.1
 
 
 def test_slow_workers_cost_in_step_and_are_dropped_as_backups() -> None:
     figures = replace(FREE, stragglers=Stragglers.parse("slow:0.1x3"))
-    assert simulate(figures, Sync(), 10, 1, QUICK).updates_per_second == pytest.approx(100 / 3)
-    backed = simulate(figures, Sync(9, 10), 10, 1, QUICK)
+    assert simulate_servers(figures, Sync(), 10, 1, QUICK).updates_per_second == pytest.approx(100 / 3)
+    backed = simulate_servers(figures, Sync(9, 10), 10, 1, QUICK)
     assert backed.updates_per_second == pytest.approx(100)
     assert backed.dropped == pytest.approx(1 / 28, rel=0.05)  # one for every three steps of nine
-    assert simulate(figures, Async(), 10, 1, QUICK).updates_per_second == pytest.approx(
+    assert simulate_servers(figures, Async(), 10, 1, QUICK).updates_per_second == pytest.approx(
         900 + 100 / 3, rel=0.01
     )
 
 
 def test_backup_workers_beat_waiting_for_all() -> None:
     figures = replace(FREE, stragglers=Stragglers.parse("pareto:2.5"))
-    all_of_them = simulate(figures, Sync(), 50, 1, QUICK)
-    most = simulate(figures, Sync(45, 50), 50, 1, QUICK)
+    all_of_them = simulate_servers(figures, Sync(), 50, 1, QUICK)
+    most = simulate_servers(figures, Sync(45, 50), 50, 1, QUICK)
     assert most.gradients_per_second > 1.5 * all_of_them.gradients_per_second
     assert most.waiting < all_of_them.waiting
 
@@ -162,7 +172,7 @@ def test_backup_workers_beat_waiting_for_all() -> None:
 def test_bounded_staleness_is_between_in_step_and_async() -> None:
     figures = replace(FREE, stragglers=Stragglers.parse("lognormal:0.5"))
     paces = [
-        simulate(figures, rule, 16, 1, QUICK).gradients_per_second
+        simulate_servers(figures, rule, 16, 1, QUICK).gradients_per_second
         for rule in (Sync(), BoundedStaleness(0), BoundedStaleness(2), BoundedStaleness(8), Async())
     ]
     assert paces[0] == pytest.approx(paces[1], rel=0.05)  # a bound of 0 is to go in step
@@ -172,31 +182,41 @@ def test_bounded_staleness_is_between_in_step_and_async() -> None:
 
 def test_overlap_hides_the_way_there_and_back() -> None:
     figures = replace(FREE, latency=0.004)
-    assert simulate(figures, Async(), 2, 1, QUICK).updates_per_second == pytest.approx(2 / 0.018)
-    assert simulate(figures, Async(overlap=True), 2, 1, QUICK).updates_per_second == pytest.approx(2 / 0.01)
+    assert simulate_servers(figures, Async(), 2, 1, QUICK).updates_per_second == pytest.approx(2 / 0.018)
+    assert simulate_servers(figures, Async(overlap=True), 2, 1, QUICK).updates_per_second == pytest.approx(
+        2 / 0.01
+    )
     slow = replace(figures, latency=0.02)  # longer than a step: one push is under way at a time
-    assert simulate(slow, Async(overlap=True), 2, 1, QUICK).updates_per_second == pytest.approx(2 / 0.04)
+    assert simulate_servers(slow, Async(overlap=True), 2, 1, QUICK).updates_per_second == pytest.approx(
+        2 / 0.04
+    )
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
     figures = replace(FREE, stragglers=Stragglers.parse("lognormal:0.3"))
-    assert simulate(figures, Async(), 4, 1, QUICK, seed=3) == simulate(figures, Async(), 4, 1, QUICK, seed=3)
-    assert simulate(figures, Async(), 4, 1, QUICK, seed=3) != simulate(figures, Async(), 4, 1, QUICK, seed=4)
+    assert simulate_servers(figures, Async(), 4, 1, QUICK, seed=3) == simulate_servers(
+        figures, Async(), 4, 1, QUICK, seed=3
+    )
+    assert simulate_servers(figures, Async(), 4, 1, QUICK, seed=3) != simulate_servers(
+        figures, Async(), 4, 1, QUICK, seed=4
+    )
 
 
 def test_it_is_simulated_for_longer_where_chance_is_larger() -> None:
-    certain = simulate(FREE, Sync(), 4, 1, Effort())
-    chance = simulate(replace(FREE, stragglers=Stragglers.parse("exponential")), Sync(), 4, 1, Effort())
+    certain = simulate_servers(FREE, Sync(), 4, 1, Precision())
+    chance = simulate_servers(
+        replace(FREE, stragglers=Stragglers.parse("exponential")), Sync(), 4, 1, Precision()
+    )
     assert certain.half_width == pytest.approx(0, abs=1e-9)
     assert certain.pushes < chance.pushes
-    assert chance.half_width <= Effort().precision
+    assert chance.half_width <= Precision().relative
     hopeless = replace(FREE, stragglers=Stragglers.parse("pareto:1.1"))
-    assert simulate(hopeless, Sync(), 4, 1, Effort(most=5000)).pushes <= 6000
+    assert simulate_servers(hopeless, Sync(), 4, 1, Precision(most=5000)).pushes <= 6000
 
 
 class TestRing:
     def test_one_worker_takes_the_time_of_a_step(self) -> None:
-        assert ring.simulate(FREE, 1, QUICK).updates_per_second == pytest.approx(100)
+        assert simulate_all_reduce(FREE, 1, QUICK).updates_per_second == pytest.approx(100)
 
     def test_four_by_hand(self) -> None:
         figures = replace(
@@ -204,14 +224,16 @@ class TestRing:
         )
         # Six messages of a quarter of the model, three quarters of it added up, and everybody's own update.
         expected = 0.01 + 6 * (1e-4 + 1e-3) + 0.75 * 0.002 + 0.004
-        assert 1 / ring.simulate(figures, 4, QUICK).updates_per_second == pytest.approx(expected)
+        assert 1 / simulate_all_reduce(figures, 4, QUICK).updates_per_second == pytest.approx(expected)
         tree = replace(figures, collective="tree")
-        assert 1 / ring.simulate(tree, 4, QUICK).updates_per_second == pytest.approx(expected - 2 * 1e-4)
+        assert 1 / simulate_all_reduce(tree, 4, QUICK).updates_per_second == pytest.approx(
+            expected - 2 * 1e-4
+        )
 
 
 WAYS = st.sampled_from([Async(), Sync(), BoundedStaleness(2)])
 LOADS = st.builds(
-    Figures,
+    JobProfile,
     step_time=st.floats(1e-3, 0.1),
     model_bytes=st.floats(1e3, 1e8),
     bandwidth=st.floats(1e8, 1e10),
@@ -220,15 +242,15 @@ LOADS = st.builds(
     average_per_byte=st.floats(0, 1e-9),
     request_time=st.floats(0, 1e-3),
 )
-SHORT = Effort(least=3, most=2000)
+SHORT = Precision(least=3, most=2000)
 
 
 @settings(max_examples=40)
 @given(LOADS, WAYS, st.integers(1, 24), st.integers(1, 4))
 def test_nothing_goes_faster_than_it_can(
-    figures: Figures, rule: UpdateRule, workers: int, servers: int
+    figures: JobProfile, rule: UpdateRule, workers: int, servers: int
 ) -> None:
-    found = simulate(figures, rule, workers, servers, SHORT)
+    found = simulate_servers(figures, rule, workers, servers, SHORT)
     most = min(
         workers / (figures.step_time + 2 * (figures.transfer_time + figures.latency)),
         servers / figures.transfer_time,
@@ -247,33 +269,33 @@ def test_nothing_goes_faster_than_it_can(
     st.sampled_from(["bandwidth", "step_time", "latency", "request_time", "update_per_byte"]),
 )
 def test_better_machines_are_never_slower(
-    figures: Figures, rule: UpdateRule, workers: int, servers: int, name: str
+    figures: JobProfile, rule: UpdateRule, workers: int, servers: int, name: str
 ) -> None:
     if rule != Sync():  # without a link on which they may, or may not, push together
         figures = replace(figures, bandwidth=1e15)
     factor = 2 if name == "bandwidth" else 0.5
     better = replace(figures, **{name: getattr(figures, name) * factor})
-    before = simulate(figures, rule, workers, servers, SHORT).gradients_per_second
-    after = simulate(better, rule, workers, servers, SHORT).gradients_per_second
+    before = simulate_servers(figures, rule, workers, servers, SHORT).gradients_per_second
+    after = simulate_servers(better, rule, workers, servers, SHORT).gradients_per_second
     assert after >= before * 0.98
 
 
 @settings(max_examples=40)
 @given(LOADS, WAYS, st.integers(1, 16))
-def test_more_workers_never_bring_less(figures: Figures, rule: UpdateRule, workers: int) -> None:
+def test_more_workers_never_bring_less(figures: JobProfile, rule: UpdateRule, workers: int) -> None:
     figures = replace(
         figures, average_per_byte=0.0
     )  # one worker alone has nothing to average, and is spared that
     if rule != Sync():
         figures = replace(figures, bandwidth=1e15)
-    fewer = simulate(figures, rule, workers, 1, SHORT).gradients_per_second
-    assert simulate(figures, rule, workers * 2, 1, SHORT).gradients_per_second >= fewer * 0.98
+    fewer = simulate_servers(figures, rule, workers, 1, SHORT).gradients_per_second
+    assert simulate_servers(figures, rule, workers * 2, 1, SHORT).gradients_per_second >= fewer * 0.98
 
 
 @pytest.mark.parametrize(("workers", "servers"), [(0, 1), (1, 0), (-1, 1)])
 def test_jobs_of_nobody_are_refused(workers: int, servers: int) -> None:
     with pytest.raises(LaunchError, match="at least 1 of each"):
-        Serving(FREE, Async(), workers, servers)
+        ServerSimulation(FREE, Async(), workers, servers)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,186 @@
+"""What a job consists of: its tasks, the command of each and the environment of each. Pure."""
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratagem import environment
+from stratagem.devices import virtual_device_environment
+from stratagem.errors import LaunchError
+from stratagem.tools.launch.copying import copying_environment
+from stratagem.tools.launch.running_jobs import RunningJob
+from stratagem.tools.launch.task import TaskName
+
+SERVE = (sys.executable, "-P", "-m", "stratagem", "serve")
+"""What a task runs that has no code of the user's in it, not even by way of the current directory."""
+MOST_TASKS = 1000
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """How many tasks of each kind, and what they run.
+
+    Attributes:
+        command: The user's command, such as `("python", "train.py", "--steps", "100")`.
+        workers: Number of worker tasks; worker 0 is the chief, unless there is a single client.
+        ps: Number of parameter servers.
+        evaluator: Whether there is an evaluator beside the cluster.
+        single_client: Whether the command runs once, as the chief, and the workers only serve.
+        allowed_imports: Modules whose functions may make datasets on workers that only serve.
+        import_directory: Where those workers also look for them: beside the user's script, as that does.
+        devices_per_worker: How many devices each worker has; as many as it finds by default.
+        gpus: The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them, to deal out among the workers.
+    """
+
+    command: tuple[str, ...]
+    workers: int = 1
+    ps: int = 0
+    evaluator: bool = False
+    single_client: bool = False
+    allowed_imports: tuple[str, ...] = ()
+    import_directory: str | None = None
+    devices_per_worker: int | None = None
+    gpus: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise LaunchError(f"--workers {self.workers}: a job needs at least 1 worker")
+        if self.ps < 0:
+            raise LaunchError(f"--ps {self.ps}: give 0 or more parameter servers")
+        if len(self.tasks) > MOST_TASKS:
+            raise LaunchError(
+                f"{self.ps} parameter servers and {self.workers} workers are {len(self.tasks)} tasks, and all would run on this "
+                f"machine: at most {MOST_TASKS} can. For a cluster of many machines see stratagem emit"
+            )
+        if self.allowed_imports and not self.single_client:
+            raise LaunchError(
+                f"--allow-import {self.allowed_imports[0]} is for workers that only serve: add --single-client, or leave it "
+                "out, since workers that run SCRIPT import what they like"
+            )
+        if self.devices_per_worker is not None and self.devices_per_worker < 1:
+            raise LaunchError(
+                f"--devices-per-worker {self.devices_per_worker}: a worker needs at least 1 device"
+            )
+        wanted = self.workers * (self.devices_per_worker or 0)
+        if 0 < len(self.gpus) < wanted:
+            raise LaunchError(
+                f"{self.workers} workers with {self.devices_per_worker} devices each need {wanted} GPUs, and this machine "
+                f"has {len(self.gpus)}: ask for fewer, or hide the GPUs (JAX_PLATFORMS=cpu) to use virtual CPU devices"
+            )
+
+    @property
+    def tasks(self) -> tuple[TaskName, ...]:
+        """Every task, servers first: they are up when the workers look for them."""
+        counts = {
+            "ps": self.ps,
+            "worker": self.workers,
+            "chief": int(self.single_client),
+            "evaluator": int(self.evaluator),
+        }
+        return tuple(TaskName(job, index) for job, count in counts.items() for index in range(count))
+
+    @property
+    def servers(self) -> frozenset[TaskName]:
+        """The tasks that run no code of the user's."""
+        serving = {"ps", "worker"} if self.single_client else {"ps"}
+        return frozenset(task for task in self.tasks if task.job in serving)
+
+    def command_of(self, task: TaskName) -> tuple[str, ...]:
+        """What a task runs: the user's command, or a server."""
+        if task not in self.servers:
+            return self.command
+        allowed = self.allowed_imports if task.job == "worker" else ()
+        return (*SERVE, *(word for module in allowed for word in ("--allow-import", module)))
+
+    def import_environment(self, task: TaskName, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The variables by which a task that may import modules of the user's finds them."""
+        if self.import_directory is None or task.job != "worker":
+            return {}
+        known = inherited.get("PYTHONPATH")
+        return {"PYTHONPATH": os.pathsep.join([*([known] if known else []), self.import_directory])}
+
+    def device_environment(self, task: TaskName, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The variables that give a task its devices."""
+        if task.job == "ps":
+            # A server that found a GPU would take most of its memory away from the workers.
+            return {"JAX_PLATFORMS": inherited.get("JAX_PLATFORMS", "cpu")}
+        count = self.devices_per_worker
+        if count is None or task.job != "worker":
+            return {}
+        if self.gpus:
+            mine = self.gpus[task.index * count : (task.index + 1) * count]
+            return {"CUDA_VISIBLE_DEVICES": ",".join(mine)}
+        return virtual_device_environment(count, inherited)
+
+
+def user_command(script: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """The command that runs a user's script: Python for `.py` files, the file itself otherwise."""
+    path = Path(script)
+    if not path.exists():
+        raise LaunchError(f"there is no file {script!r}: give the path of the script to run")
+    if path.is_dir():
+        raise LaunchError(f"{script!r} is a directory: give the path of the script to run")
+    if path.suffix == ".py":
+        return (sys.executable, script, *arguments)
+    if not path.stat().st_mode & 0o111:
+        raise LaunchError(f"{script!r} is neither a .py file nor executable: rename it, or chmod +x it")
+    return (str(path.resolve()), *arguments)
+
+
+def tf_config(task: TaskName, addresses: Mapping[TaskName, str]) -> str:
+    """TF_CONFIG of one task. The evaluator stands outside the cluster, as in TensorFlow."""
+    cluster: dict[str, list[str]] = {}
+    for other, address in addresses.items():
+        if other.job != "evaluator":
+            cluster.setdefault(other.job, []).append(address)
+    return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a job.
+
+    Attributes:
+        shape: What it consists of.
+        identity: Names the run; every process of it carries this in its environment.
+        secret: What its tasks prove to each other that they belong together with, unless the user has chosen another.
+        inherited: The launcher's own environment.
+        addresses: Where each task listens.
+    """
+
+    shape: JobShape
+    identity: str
+    secret: str
+    inherited: Mapping[str, str]
+    addresses: Mapping[TaskName, str]
+
+    @property
+    def noted(self) -> RunningJob:
+        """What `stratagem status` has to know of it."""
+        chosen = environment.has_secret(self.inherited)
+        return RunningJob(
+            shlex.join(self.shape.command),
+            time.time(),
+            tuple(address for task, address in self.addresses.items() if task.job != "evaluator"),
+            None if chosen else self.secret,
+        )
+
+    def task_environment(self, task: TaskName, generation: int) -> dict[str, str]:
+        """The environment of one task: the launcher's own, and what makes it this task of this run."""
+        return {
+            **({} if environment.has_secret(self.inherited) else {environment.SECRET: self.secret}),
+            environment.KERAS_BACKEND: "jax",  # the one that trains under strategies
+            **self.inherited,
+            **copying_environment(self.inherited),
+            **self.shape.device_environment(task, self.inherited),
+            **self.shape.import_environment(task, self.inherited),
+            "PYTHONUNBUFFERED": "1",  # or a task's lines would come in blocks, long after they were printed
+            "TF_CONFIG": tf_config(task, self.addresses),
+            environment.RUN_ID: self.identity,
+            environment.GENERATION: str(generation),
+        }
