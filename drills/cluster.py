@@ -13,8 +13,7 @@ from drills.nursery import Nursery, Task
 from drills.processes import Marked, is_stopped, until
 from stratagem import environment
 from stratagem.tools.launch.job_shape import SERVE, tf_config
-from stratagem.tools.launch.ports import ReservedPort
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import ReservedPort, TaskName
 
 
 class ServedCluster:

@@ -12,7 +12,7 @@ from drills import counted
 from drills.nursery import Nursery, Task
 from drills.processes import Marked, launcher, until
 from drills.quick_compiling import QUICKLY
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import TaskName
 
 RULES = {
     "async": "sg.Async()",

@@ -18,7 +18,7 @@ from drills.nursery import Job, Nursery, lent
 from drills.processes import until
 from drills.rounds import attempt
 from drills.table import Outcome
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import TaskName
 
 RULES = {"async": "sg.Async()", "sync": "sg.Sync()", "bounded staleness": "sg.BoundedStaleness(4)"}
 SERVERS, WORKERS = 2, 2

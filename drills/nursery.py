@@ -28,8 +28,7 @@ from drills.processes import MARKER, Marked, NotInTime, fork, until
 from drills.quick_compiling import QUICKLY
 from stratagem import environment
 from stratagem.tools.launch.job_shape import tf_config
-from stratagem.tools.launch.ports import ReservedPort
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import ReservedPort, TaskName
 
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[1]

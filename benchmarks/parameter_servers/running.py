@@ -13,7 +13,7 @@ from benchmarks.racing.measuring import Turn
 from benchmarks.racing.processes import PATIENCE, Failed, Processes, fair_environment, python_module
 from benchmarks.racing.races import Contender
 from benchmarks.racing.work import Work
-from stratagem.tools.launch.ports import ReservedPort
+from stratagem.tools.launch.tasks import ReservedPort
 
 FIRST_SECONDS = 1.0
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from benchmarks.racing.races import Contender
 from benchmarks.racing.work import Work
 from benchmarks.strategies.task import Task
 from stratagem import environment
-from stratagem.tools.launch.ports import ReservedPort
+from stratagem.tools.launch.tasks import ReservedPort
 
 FIRST_STEPS = 10
 """After so many steps all contenders must have the same loss; later, rounding sets them apart."""

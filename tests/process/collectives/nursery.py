@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from drills.processes import Marked
-from stratagem.tools.launch.ports import ReservedPort
+from stratagem.tools.launch.tasks import ReservedPort
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[2], HERE.parents[3]

@@ -58,7 +58,7 @@ def test_cuts_of_a_failed_job_stay_and_another_goes_on_from_them(nursery: Nurser
         code, _, err = job.finish(60)
     assert code == 1
     kept = cuts()[0].parents[2]
-    assert f"to go on from them, start the job again with STRATAGEM_SNAPSHOT_DIR={kept}" in err
+    assert f"to resume from them, start the job again with STRATAGEM_SNAPSHOT_DIR={kept}" in err
     reached = max(int(path.parent.name.removeprefix("step-")) for path in cuts())
     write(place / "target", str(reached + 5))
     environ["STRATAGEM_SNAPSHOT_DIR"] = str(kept)

@@ -12,7 +12,7 @@ from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
 from process.parameters.proxy import BadLine
 from stratagem.tools.launch.job_shape import tf_config
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import TaskName
 
 PUSHES = 60
 

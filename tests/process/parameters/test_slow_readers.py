@@ -9,7 +9,7 @@ from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
 from stratagem.tools.launch.job_shape import tf_config
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import TaskName
 
 ROWS = 800_000
 """So that the parameters, 32 MB, are more than all buffers of a connection together."""

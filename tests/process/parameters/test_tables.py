@@ -15,7 +15,7 @@ from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as COMMON
 from proofs import TABLES, Proves, column
-from stratagem.tools.launch.status import _tables
+from stratagem.tools.launch.status import status_tables
 
 PRELUDE = (
     COMMON
@@ -178,7 +178,7 @@ def test_one_worker_has_the_bits_of_one_device_for_ids_of_all_sizes(
     assert sum(each["rows"] for (each,) in held) == 8
     assert all(0 < each["rows"] < 8 for (each,) in held)
     with (console := Console(width=200)).capture() as shown:
-        console.print(_tables(status, {}))
+        console.print(status_tables(status, {}))
     assert re.search(r"users +│ float32 +│ 3 +│ [1-7] +│ .* B +│ 0 +│ 0 +│ /job:ps/task:1", shown.get())
     exported = load_file(tmp_path / "users.safetensors")
     order = np.argsort(exported["ids"])

@@ -13,7 +13,7 @@ from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
 from stratagem.tools.launch.job_shape import tf_config
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import TaskName
 
 SECOND = TaskName("worker", 1)
 

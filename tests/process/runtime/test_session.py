@@ -23,7 +23,7 @@ from drills.nursery import Nursery
 from drills.processes import until
 from process.conftest import ScriptWriter
 from stratagem.runtime.wire import Credentials, Peer
-from stratagem.tools.launch.ports import ReservedPort
+from stratagem.tools.launch.tasks import ReservedPort
 
 PRELUDE = "import stratagem as sg\n"
 

@@ -21,7 +21,7 @@ from process.runtime.wire.certificates import Authority
 from process.several_hosts.far_line import FarLine
 from stratagem import environment
 from stratagem.tools.launch.job_shape import tf_config
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import TaskName
 
 HERE = Path(__file__).parent
 WORKERS = 3

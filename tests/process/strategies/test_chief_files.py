@@ -11,7 +11,7 @@ import stratagem as sg
 from stratagem.engines import chief_files
 from stratagem.engines.chief_files import ChiefFiles
 from stratagem.errors import DeadlineExceeded, TaskLost
-from stratagem.tools.launch.ports import ReservedPort
+from stratagem.tools.launch.tasks import ReservedPort
 
 CHIEF = "/job:worker/task:0"
 

@@ -54,7 +54,7 @@ def test_overwrites_only_when_asked(directory: Path) -> None:
     (directory / "out").write_text("precious")
     result = convert(directory)
     assert result.exit_code == 2
-    assert "is there already; give another OUTPUT, or --overwrite" in result.output
+    assert "exists already; give another OUTPUT, or --overwrite" in result.output
     assert (directory / "out").read_text() == "precious"
     assert convert(directory, "--overwrite").exit_code == 0
     assert len(list(read_tfrecord(directory / "out"))) == 10

@@ -4,12 +4,20 @@ import math
 
 import pytest
 
-from stratagem.tools.checking.cases import ALONE, BY_XLA, MIRRORED, TPU, Case, cases
-from stratagem.tools.checking.trial import TOLERANCE, Found
+from stratagem.tools.checking import (
+    MIRRORED,
+    MULTI_WORKER_XLA,
+    ONE_DEVICE,
+    TOLERANCE,
+    TPU,
+    Case,
+    TrialResult,
+    cases,
+)
 
 
-def found(difference: float) -> Found:
-    return Found(2, "cpu", difference, 1.0, None)
+def found(difference: float) -> TrialResult:
+    return TrialResult(2, "cpu", difference, 1.0, None)
 
 
 @pytest.mark.parametrize("difference", [TOLERANCE * 2, math.nan, math.inf])
@@ -20,13 +28,13 @@ def test_what_differs_does_not_agree(difference: float) -> None:
 
 def test_all_devices_take_part_in_every_case_but_the_reference() -> None:
     first, *others = cases(8, are_tpus=False)
-    assert first == Case(ALONE)
+    assert first == Case(ONE_DEVICE)
     assert {each.devices * each.workers for each in others} == {8}
-    assert Case(BY_XLA, 4, workers=2) in others
+    assert Case(MULTI_WORKER_XLA, 4, workers=2) in others
 
 
 def test_one_device_is_only_tried_by_itself() -> None:
-    assert list(cases(1, are_tpus=False)) == [Case(ALONE)]
+    assert list(cases(1, are_tpus=False)) == [Case(ONE_DEVICE)]
 
 
 def test_tpus_are_one_processs() -> None:

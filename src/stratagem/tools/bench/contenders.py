@@ -1,12 +1,14 @@
-"""Who takes part in `stratagem bench`: every strategy that is asked for, at every number of workers. Pure."""
+"""The contenders of `stratagem bench`: each strategy at each number of workers, and the settings of their processes. Pure."""
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Self
 
 from stratagem.errors import LaunchError
 
 STALENESS_BOUND = 4
-"""How many pushes ahead of the slowest a worker may be under bounded staleness."""
+"""Pushes that a worker may be ahead of the slowest under bounded staleness."""
 
 
 @dataclass(frozen=True)
@@ -14,11 +16,11 @@ class Kind:
     """A strategy as a contender.
 
     Attributes:
-        label: As tables say it.
-        code: As a script says it.
+        label: The name in tables.
+        code: The expression in a script.
         in_step: Whether all replicas make each update together.
-        servers: How many parameter servers it has.
-        replicas_are: What there are several of: `devices` of one process, or `workers`, a process each.
+        servers: Number of parameter servers.
+        replicas_are: `devices` of one process, or `workers`, a process each.
     """
 
     label: str
@@ -43,7 +45,7 @@ KINDS = {
         "workers",
     ),
 }
-"""By the names that `--strategies` takes."""
+"""By their names in `--strategies`."""
 CHOICES = tuple(name for name in KINDS if name != ONE_DEVICE)
 
 
@@ -52,8 +54,8 @@ class Contender:
     """A strategy at a number of replicas.
 
     Attributes:
-        strategy: Its name among `KINDS`.
-        replicas: How many devices or workers train.
+        strategy: Its name in `KINDS`.
+        replicas: Number of devices or workers that train.
     """
 
     strategy: str
@@ -66,17 +68,17 @@ class Contender:
 
     @property
     def workers(self) -> int:
-        """How many processes train."""
+        """Number of processes that train."""
         return self.replicas if self.kind.replicas_are == "workers" else 1
 
     @property
     def devices(self) -> int:
-        """How many devices each of them trains with."""
+        """Number of devices of each process."""
         return 1 if self.kind.replicas_are == "workers" else self.replicas
 
     @property
     def name(self) -> str:
-        """As tables say it.
+        """The name in tables.
 
         Example:
             >>> Contender("async", 2).name
@@ -89,17 +91,17 @@ class Contender:
 
 
 def line_up(strategies: Iterable[str], workers: Sequence[int], devices: Sequence[int]) -> list[Contender]:
-    """All contenders, one device first: the others are measured against it.
+    """Return all contenders, beginning with one device, which the others are compared with.
 
     Args:
-        strategies: Names among `CHOICES`.
+        strategies: Names of `CHOICES`.
         workers: Numbers of workers.
         devices: Numbers of devices of one process.
 
     Raises:
-        LaunchError: There is no strategy of such a name.
+        LaunchError: A name is not in `CHOICES`.
     """
-    found = [Contender(ONE_DEVICE)]
+    contenders = [Contender(ONE_DEVICE)]
     for name in dict.fromkeys(strategies):
         if name not in CHOICES:
             raise LaunchError(
@@ -107,5 +109,36 @@ def line_up(strategies: Iterable[str], workers: Sequence[int], devices: Sequence
                 "(one device always takes part, to compare with)"
             )
         counts = workers if KINDS[name].replicas_are == "workers" else devices
-        found += [Contender(name, count) for count in counts]
-    return found
+        contenders += [Contender(name, count) for count in counts]
+    return contenders
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """The settings of every worker of a contender.
+
+    Attributes:
+        strategy: The contender's strategy, by its name in `KINDS`.
+        layers: The width of each layer, from the inputs to the classes.
+        batch: Examples of each replica in each step.
+        seconds: How long to train.
+        pause: Seconds that the last of several workers waits before each of its steps, to stand for a slow machine.
+        directory: Where workers signal that they are ready, and write their reports.
+    """
+
+    strategy: str
+    layers: tuple[int, ...]
+    batch: int
+    seconds: float
+    pause: float
+    directory: str
+
+    def to_json(self) -> str:
+        """Return the settings as one argument of a command."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read the settings from the text of `to_json`."""
+        values = json.loads(text)
+        return cls(**{**values, "layers": tuple(values["layers"])})

@@ -1,4 +1,4 @@
-"""`stratagem bench`: which strategy suits this machine, found by training under each of them for a few seconds."""
+"""`stratagem bench`: which strategy suits this machine, measured by training under each for a few seconds."""
 
 import json
 import os
@@ -8,25 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from stratagem import environment
 from stratagem.devices import visible_gpus
-from stratagem.errors import DeadlineExceeded, LaunchError
-from stratagem.tools.bench.contenders import CHOICES, Contender, line_up
-from stratagem.tools.bench.results import Measurement, Result, WorkerReport
-from stratagem.tools.bench.settings import JobSettings, layer_sizes, whole_numbers
-from stratagem.tools.launch.deadline import last_words, run_with_deadline
-from stratagem.tools.launch.interrupts import interruptible
-from stratagem.tools.launch.task import EXIT_FAILED
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from stratagem.errors import LaunchError
+from stratagem.tools.bench.contenders import CHOICES, Contender, WorkerSettings, line_up
+from stratagem.tools.bench.results import Measurement, Result, WorkerReport, advise
+from stratagem.tools.launch.job_shape import require_linux
+from stratagem.tools.launch.output import table_console
+from stratagem.tools.launch.quiet_run import interruptible, run_job_quietly
+from stratagem.tools.launch.tasks import EXIT_FAILED
 
 _START_SECONDS = 120.0
-"""For a contender to start its processes and compile, before and after its time."""
+"""Time for a contender to start its processes and compile, in addition to its training."""
 _EXAMPLE = """\b
 Examples:
   stratagem bench
@@ -46,52 +42,54 @@ Examples:
     default=100,
     metavar="N",
     type=click.IntRange(min=1),
-    help="Examples of each worker in each step.  [default: 100]",
+    help="Batch size of each worker.  [default: 100]",
 )
 @click.option(
     "--seconds",
     default=3.0,
     metavar="S",
     type=click.FloatRange(min=0, min_open=True),
-    help="How long each contender trains.  [default: 3]",
+    help="Training time of each contender.  [default: 3]",
 )
 @click.option(
     "--rounds",
     default=1,
     metavar="R",
     type=click.IntRange(min=1),
-    help="How often each has its turn; medians are shown.  [default: 1]",
+    help="Number of turns of each contender; the table shows medians.  [default: 1]",
 )
-@click.option("--workers", metavar="N,N,…", help="Numbers of workers, at most the cores.  [default: 1,2]")
+@click.option(
+    "--workers", metavar="N,N,…", help="Numbers of workers to try, at most one per core.  [default: 1,2]"
+)
 @click.option(
     "--devices",
     metavar="N,N,…",
-    help="Numbers of devices of one process: GPUs, or virtual CPU devices.  [default: those of --workers but 1]",
+    help="Numbers of devices of one process to try: GPUs, or virtual CPU devices.  [default: --workers without 1]",
 )
 @click.option(
     "--strategies",
     default=",".join(CHOICES),
     metavar="NAME,…",
-    help=f"Among {', '.join(CHOICES)}.  [default: all]",
+    help=f"Strategies to compare, of {', '.join(CHOICES)}.  [default: all]",
 )
 @click.option(
     "--slow-worker",
     default=1.0,
     metavar="FACTOR",
     type=click.FloatRange(min=1),
-    help="Make the last of several workers so many times slower.",
+    help="Slow the last of several workers down by this factor.",
 )
 @click.option(
     "--deadline",
     metavar="S",
     type=click.FloatRange(min=0, min_open=True),
-    help=f"For each contender, start and all.  [default: {_START_SECONDS:g} and 4 times --seconds]",
+    help=f"Time limit of each contender, with its start.  [default: {_START_SECONDS:g} plus 4 times --seconds]",
 )
 @click.option(
     "--plot",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Draw the curves, into FILE.png or FILE.html.",
+    help="Draw curves into FILE.png or FILE.html.",
 )
 @click.option(
     "--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write all figures as JSON."
@@ -109,19 +107,16 @@ def bench(
     plot: Path | None,
     json_file: Path | None,
 ) -> None:
-    """Train one model under every strategy, on this machine, and say which of them fits.
+    """Train one model under every strategy on this machine, and recommend one.
 
-    One device, several devices of one process and several processes; parameter servers in step, asynchronous and with
-    bounded staleness. Each trains the same dense model on the same examples for the same time, in processes of its own,
-    one contender after the other. Efficiency is that of one worker against one device by itself.
+    The contenders are one device, several devices of one process, and several processes; in step by all-reduce, or with
+    parameter servers, which update in step, asynchronously or with bounded staleness. Each trains the same dense model on the
+    same examples for the same time, in processes of its own, one contender after the other. Efficiency is the speed of one
+    worker relative to one device by itself.
     """
-    from stratagem.tools.bench.advice import advise
-    from stratagem.tools.bench.plot import check_plot, write_plot
-    from stratagem.tools.bench.report import plain, table
-    from stratagem.tools.launch.wide_console import wide_console
+    from stratagem.tools.bench.report import check_plot, plain_results, results_table, write_plot
 
-    if sys.platform != "linux":
-        raise LaunchError(f"a local cluster needs Linux (prctl and /proc); this is {sys.platform}")
+    require_linux()
     if plot is not None:
         check_plot(plot)
     if json_file is not None and not json_file.absolute().parent.is_dir():
@@ -135,24 +130,24 @@ def bench(
         _device_counts(devices, counts, len(gpus)),
     )
     sizes = layer_sizes(layers)
-    settings = JobSettings("", sizes, batch, seconds, pause=0.0, directory="")
-    runs = _Runs(settings, slow_worker, deadline or _START_SECONDS + 4 * seconds, has_gpus=bool(gpus))
-    results = _race(runs, contenders, rounds)
+    settings = WorkerSettings("", sizes, batch, seconds, pause=0.0, directory="")
+    runner = _Runner(settings, slow_worker, deadline or _START_SECONDS + 4 * seconds, has_gpus=bool(gpus))
+    results = _race(runner, contenders, rounds)
     advice = advise(results, cores)
 
     slow = f", one worker {slow_worker:g} times slower" if slow_worker > 1 else ""
     where = f"{len(gpus)} GPUs" if gpus else f"{cores} cores"
     title = f"{'-'.join(map(str, sizes))}, batch {batch} per worker, {seconds:g} s each, {where}{slow}"
-    console = wide_console()
+    console = table_console()
     console.print(title, highlight=False)
-    console.print(table(results, seconds))
+    console.print(results_table(results, seconds))
     for sentence in advice:
         console.print(sentence, highlight=False, soft_wrap=not console.is_terminal)
     if plot is not None:
         write_plot(plot, results, title, advice)
         click.echo(f"The curves are in {plot}", err=True)
     if json_file is not None:
-        asked = {
+        options = {
             "layers": sizes,
             "batch": batch,
             "seconds": seconds,
@@ -160,17 +155,17 @@ def bench(
             "slow_worker": slow_worker,
         }
         machine = {"cores": cores, "gpus": len(gpus)}
-        json_file.write_text(json.dumps(plain(results, asked, machine, advice), indent=2))
-    _tell_failures(results)
+        json_file.write_text(json.dumps(plain_results(results, options, machine, advice), indent=2))
+    _exit_with_failures(results)
 
 
 def _counts(workers: str | None, cores: int, gpus: int) -> tuple[int, ...]:
-    """The numbers of workers; each wants a core of its own, or a GPU where there are any."""
+    """Return the numbers of workers; each needs a core of its own, or a GPU where there are any."""
     most = gpus or cores
-    what = f"this machine has {most} {'GPU' if gpus else 'core'}{'s' * (most > 1)}"
+    reason = f"this machine has {most} {'GPU' if gpus else 'core'}{'s' * (most > 1)}"
     if workers is None:
         return tuple(range(1, min(most, 2) + 1))
-    return whole_numbers("--workers", workers, most, what)
+    return whole_numbers("--workers", workers, most, reason)
 
 
 def _device_counts(devices: str | None, workers: Sequence[int], gpus: int) -> tuple[int, ...]:
@@ -179,89 +174,121 @@ def _device_counts(devices: str | None, workers: Sequence[int], gpus: int) -> tu
     return whole_numbers("--devices", devices, gpus or None, f"this machine has {gpus} GPUs")
 
 
+def whole_numbers(option: str, text: str, most: int | None = None, reason: str = "") -> tuple[int, ...]:
+    """Parse a list of rising whole numbers, such as `1,2,4`.
+
+    Args:
+        option: The option, for the error.
+        text: The list.
+        most: The largest number that is allowed.
+        reason: Why larger ones are not.
+
+    Raises:
+        LaunchError: The text is not such a list.
+    """
+    numbers = _numbers(option, text, "1,2,4")
+    if list(numbers) != sorted(set(numbers)):
+        raise LaunchError(f"{option} {text}: give each number once, in rising order, such as 1,2,4")
+    if most is not None and numbers[-1] > most:
+        raise LaunchError(f"{option} {text}: {numbers[-1]} is too many, since {reason}; give at most {most}")
+    return numbers
+
+
+def layer_sizes(text: str) -> tuple[int, ...]:
+    """Parse the widths of a model's layers, such as `784,500,10`.
+
+    Raises:
+        LaunchError: The text is not such a list.
+    """
+    sizes = _numbers("--layers", text, "784,500,10")
+    if len(sizes) < 2 or sizes[-1] < 2:
+        raise LaunchError(
+            f"--layers {text}: give the inputs, any hidden layers, and at least 2 classes, such as 784,500,10"
+        )
+    return sizes
+
+
+def _numbers(option: str, text: str, example: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not word.isdecimal() or int(word) < 1:
+            raise LaunchError(
+                f"{option} {text}: {word!r} is not a whole number of at least 1; give a list such as {example}"
+            )
+    return tuple(map(int, words))
+
+
 @dataclass(frozen=True)
-class _Runs:
-    """How contenders are run.
+class _Runner:
+    """Runs contenders.
 
     Attributes:
-        settings: What their workers are told, but for what differs between them.
-        slow_worker: How much slower the last worker is.
-        deadline: Seconds for each.
-        has_gpus: Whether workers get GPUs dealt out.
+        settings: The settings that their workers share.
+        slow_worker: How many times slower the last worker is.
+        deadline: Seconds for each contender.
+        has_gpus: Whether to divide GPUs among the workers.
     """
 
-    settings: JobSettings
+    settings: WorkerSettings
     slow_worker: float
     deadline: float
     has_gpus: bool
 
     def run(self, contender: Contender, step_seconds: float | None) -> Measurement:
-        """Have one contender train.
+        """Let one contender train.
 
         Args:
-            contender: Who.
-            step_seconds: What a step takes one device, from which a slow worker is made.
+            contender: The contender.
+            step_seconds: The time of a step on one device, from which the pause of a slow worker is computed.
 
         Raises:
-            LaunchError: It failed; the message has its last words.
+            LaunchError: The contender failed; the message has the end of its output.
         """
         with tempfile.TemporaryDirectory(prefix="stratagem-bench-") as directory:
             pause = (self.slow_worker - 1) * (step_seconds or 0.0)
-            told = replace(self.settings, strategy=contender.strategy, pause=pause, directory=directory)
-            log = Path(directory) / "log"
-            # What a launcher that is killed cannot remove goes with the directory.
-            environ = {**environment.current(), "TMPDIR": directory}
-            try:
-                code = run_with_deadline(self._command(contender, told), environ, log, self.deadline)
-            except DeadlineExceeded as error:
-                raise LaunchError(f"{error}\n{last_words(log)}") from error
-            if code != 0:
-                raise LaunchError(f"it ended with {code}\n{last_words(log)}")
+            settings = replace(self.settings, strategy=contender.strategy, pause=pause, directory=directory)
+            run_job_quietly(self._words(contender, settings), Path(directory), self.deadline)
             reports = [
                 WorkerReport.read(Path(directory) / f"report-{index}") for index in range(contender.workers)
             ]
         return Measurement.of(contender, reports)
 
-    def _command(self, contender: Contender, told: JobSettings) -> list[str]:
+    def _words(self, contender: Contender, settings: WorkerSettings) -> list[str]:
         counts = ["--ps", str(contender.kind.servers), "--workers", str(contender.workers)]
         if contender.devices > 1 or self.has_gpus:
             counts += ["--devices-per-worker", str(contender.devices)]
-        job = str(files("stratagem.tools.bench").joinpath("job.py"))
-        return [sys.executable, "-P", "-m", "stratagem", "run", *counts, job, told.to_json()]
+        script = str(files("stratagem.tools.bench").joinpath("worker.py"))
+        return [*counts, script, settings.to_json()]
 
 
-def _race(runs: _Runs, contenders: Sequence[Contender], rounds: int) -> list[Result]:
-    """Every contender in turn, so many times; who has failed is out."""
+def _race(runner: _Runner, contenders: Sequence[Contender], rounds: int) -> list[Result]:
+    """Let every contender train in turn, for a number of rounds; a contender that has failed is skipped."""
     from rich.console import Console
 
     results = [Result(contender) for contender in contenders]
     console = Console(stderr=True)
     with interruptible(), console.status("") as status:
         for number in range(rounds):
-            of_rounds = f", round {number + 1} of {rounds}" if rounds > 1 else ""
+            round_text = f", round {number + 1} of {rounds}" if rounds > 1 else ""
             for place, result in enumerate(results):
-                text = f"{result.contender.name} ({place + 1} of {len(results)}{of_rounds})"
+                text = f"{result.contender.name} ({place + 1} of {len(results)}{round_text})"
                 status.update(text)
-                _say(console, text)
+                if not console.is_terminal:  # where no status line can be drawn
+                    console.print(text, highlight=False)
                 if result.failure is None:
-                    _take_turn(runs, result, results[0])
+                    _take_turn(runner, result, results[0])
     return results
 
 
-def _take_turn(runs: _Runs, result: Result, one_device: Result) -> None:
+def _take_turn(runner: _Runner, result: Result, one_device: Result) -> None:
     step_seconds = 1 / one_device.steps_per_second if one_device.rounds else None
     try:
-        result.rounds.append(runs.run(result.contender, step_seconds))
+        result.rounds.append(runner.run(result.contender, step_seconds))
     except LaunchError as error:
         result.failure = str(error)
 
 
-def _say(console: "Console", text: str) -> None:
-    if not console.is_terminal:  # where a status line cannot be drawn over
-        console.print(text, highlight=False)
-
-
-def _tell_failures(results: Sequence[Result]) -> None:
+def _exit_with_failures(results: Sequence[Result]) -> None:
     failed = [result for result in results if result.failure is not None]
     for result in failed:
         click.echo(f"stratagem: {result.contender.name} failed: {result.failure}", err=True)

@@ -1,4 +1,4 @@
-"""`stratagem check`: whether strategies do on these devices what they promise, and how fast."""
+"""`stratagem check`: whether strategies train correctly on these devices, and how fast; `stratagem devices`: the devices."""
 
 import json
 import platform
@@ -8,44 +8,63 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from stratagem import environment
 from stratagem.cluster import resolve_cluster
-from stratagem.errors import DeadlineExceeded, LaunchError
-from stratagem.tools.checking.cases import ALONE, TOGETHER, TPU, Case, cases
-from stratagem.tools.launch.deadline import last_words, run_with_deadline
-from stratagem.tools.launch.interrupts import interruptible
-from stratagem.tools.launch.task import EXIT_FAILED
+from stratagem.errors import LaunchError
+from stratagem.tools.launch.job_shape import require_linux
+from stratagem.tools.launch.output import table_console
+from stratagem.tools.launch.quiet_run import failure_text, interruptible, run_job_quietly, run_with_deadline
+from stratagem.tools.launch.tasks import EXIT_FAILED, describe_exit
 
 if TYPE_CHECKING:
-    from stratagem.tools.checking.trial import Found
+    from stratagem.tools.checking import Case, TrialResult
 
 _START_SECONDS = 180.0
-"""For a case to start its processes and compile, beside the time that its rounds take."""
-_VIRTUAL = 4
-"""Devices of a machine without accelerators: two for each of two processes."""
+"""Time for a case to start its processes and compile, in addition to its rounds."""
+_VIRTUAL_DEVICES = 4
+"""Devices on a machine without accelerators: two for each of two processes."""
 _EXAMPLE = """\b
 Examples:
   stratagem check                    on this machine
-  srun stratagem check               all tasks of a job together: the cluster is that of the environment"""
+  srun stratagem check               by all tasks of a job together, whose cluster the environment defines"""
 
 
 @dataclass(frozen=True)
 class _Devices:
-    """What a machine has to train with.
+    """The devices of a machine.
 
     Attributes:
-        count: How many devices.
-        kind: What they are, in the words of JAX.
-        are_virtual: Whether they are CPU devices that stand in for others.
+        count: Number of devices.
+        kind: Their kinds, as JAX names them.
+        are_virtual: Whether they are CPU devices that stand in for accelerators.
     """
 
     count: int
     kind: str
     are_virtual: bool
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def devices(as_json: bool) -> None:
+    """List the devices of this machine."""
+    from rich.table import Table
+
+    from stratagem.devices import list_devices
+
+    local_devices = list_devices()
+    if as_json:
+        values = [{"name": each.name, "description": each.description} for each in local_devices]
+        click.echo(json.dumps(values, indent=2))
+        return
+    table = Table("device", "description")
+    for each in local_devices:
+        table.add_row(each.name, each.description)
+    table_console().print(table)
 
 
 @click.command(epilog=_EXAMPLE)
@@ -54,143 +73,125 @@ class _Devices:
     default=0.5,
     metavar="S",
     type=click.FloatRange(min=0, min_open=True),
-    help="How long each of five rounds of a race takes.  [default: 0.5]",
+    help="Duration of each of the five rounds of a race.  [default: 0.5]",
 )
 @click.option(
     "--only",
     multiple=True,
     metavar="NAME",
-    help="Only the cases with this in their names; may be given again.",
+    help="Check only strategies whose names contain this. May be given several times.",
 )
 def check(seconds: float, only: tuple[str, ...]) -> None:
-    """Try the strategies on these devices: that they train as one device does, and how fast.
+    """Check that the strategies train on these devices as one device does, and how fast.
 
     Each strategy trains a small model on batches that do not all divide evenly, and is compared with one device; then it
-    races plain JAX over the same devices. On a machine by itself every strategy that its devices can tell apart is tried, in
-    processes of its own; without accelerators four virtual CPU devices stand in. As a task of a job (TF_CONFIG, Slurm, …) all
-    tasks are tried together, and the chief reports. The exit code is 1 if any strategy differs or fails.
+    races bare JAX over the same devices. On a single machine, every strategy that differs on its devices is checked, each in
+    processes of its own; without accelerators, four virtual CPU devices stand in. In a job (TF_CONFIG, Slurm, …), run this
+    command as every task: all tasks are checked together, and the chief reports. The exit code is 1 if any strategy differs
+    or fails.
     """
-    from stratagem.tools.launch.wide_console import wide_console
-
     if resolve_cluster() is not None:
-        outcomes = _of_job(seconds)
+        outcomes = _check_job(seconds)
     else:
-        if sys.platform != "linux":
-            raise LaunchError(f"a local cluster needs Linux (prctl and /proc); this is {sys.platform}")
-        devices = _devices()
-        click.echo(_heading(devices))
-        outcomes = _of_machine(devices, seconds, only)
+        require_linux()
+        found = _find_devices()
+        click.echo(_heading(found))
+        outcomes = _check_machine(found, seconds, only)
     if outcomes is None:
         return  # the chief reports
-    console = wide_console()
-    console.print(_table(outcomes))
-    wrong = [case.name for case, found in outcomes if isinstance(found, str) or not found.agrees]
-    for case, found in outcomes:
-        if isinstance(found, str):
-            click.echo(f"stratagem: {case.name} failed: {found}", err=True)
-    if wrong:
-        click.echo(f"stratagem: not as on one device: {', '.join(wrong)}", err=True)
+    table_console().print(_table(outcomes))
+    different = [case.name for case, result in outcomes if isinstance(result, str) or not result.agrees]
+    for case, result in outcomes:
+        if isinstance(result, str):
+            click.echo(f"stratagem: {case.name} failed: {result}", err=True)
+    if different:
+        click.echo(f"stratagem: not as on one device: {', '.join(different)}", err=True)
         sys.exit(EXIT_FAILED)
     click.echo("All train as one device does.")
 
 
-_Outcomes = list[tuple[Case, "Found | str"]]
-"""What was found of each case; the last words of one that failed."""
+_Outcomes: TypeAlias = "list[tuple[Case, TrialResult | str]]"
+"""The result of each case, or the error of one that failed."""
 
 
-def _of_job(seconds: float) -> _Outcomes | None:
-    """What all tasks of a job find together; `None` where this is not the chief."""
-    from stratagem.tools.checking.task import try_case
+def _check_job(seconds: float) -> _Outcomes | None:
+    """Check one strategy by all tasks of a job together. Return the outcome on the chief, `None` on the others."""
+    from stratagem.tools.checking import MULTI_WORKER, TPU, Case, try_case
 
-    name = TPU if "TPU_WORKER_HOSTNAMES" in environment.current() else TOGETHER
-    is_chief, found = try_case(name, seconds)
+    name = TPU if "TPU_WORKER_HOSTNAMES" in environment.current() else MULTI_WORKER
+    is_chief, result = try_case(name, seconds)
     if not is_chief:
         return None
-    click.echo(_heading(_Devices(found.replicas, found.kinds, are_virtual=False)))
-    return [(Case(name), found)]
+    click.echo(_heading(_Devices(result.replicas, result.kinds, are_virtual=False)))
+    return [(Case(name), result)]
 
 
-def _of_machine(devices: _Devices, seconds: float, only: tuple[str, ...]) -> _Outcomes:
+def _check_machine(found: _Devices, seconds: float, only: tuple[str, ...]) -> _Outcomes:
+    from stratagem.tools.checking import ONE_DEVICE, cases
+
     outcomes: _Outcomes = []
-    wanted = [
+    selected = [
         case
-        for case in cases(devices.count, "TPU" in devices.kind)
-        if case.name == ALONE or not only or any(part.lower() in case.name.lower() for part in only)
+        for case in cases(found.count, "TPU" in found.kind)
+        if case.name == ONE_DEVICE or not only or any(text.lower() in case.name.lower() for text in only)
     ]
     with interruptible():
-        for place, case in enumerate(wanted):
-            click.echo(f"{case.name} ({place + 1} of {len(wanted)})", err=True)
+        for number, case in enumerate(selected, start=1):
+            click.echo(f"{case.name} ({number} of {len(selected)})", err=True)
             try:
-                outcomes.append((case, _run(case, devices, seconds)))
+                outcomes.append((case, _run(case, found, seconds)))
             except LaunchError as error:
                 outcomes.append((case, str(error)))
     return outcomes
 
 
-def _run(case: Case, devices: _Devices, seconds: float) -> "Found":
-    from stratagem.tools.checking.trial import ROUNDS, Found
+def _run(case: "Case", found: _Devices, seconds: float) -> "TrialResult":
+    from stratagem.tools.checking import ROUNDS, TrialResult
 
     with tempfile.TemporaryDirectory(prefix="stratagem-check-") as directory:
-        log, report = Path(directory) / "log", Path(directory) / "found.json"
+        report = Path(directory) / "result.json"
         counts = ["--workers", str(case.workers)]
-        if devices.count > 1:
+        if found.count > 1:
             counts += ["--devices-per-worker", str(case.devices)]
-        task = str(files("stratagem.tools.checking").joinpath("task.py"))
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "stratagem",
-            "run",
-            *counts,
-            task,
-            case.name,
-            str(seconds),
-            str(report),
-        ]
-        environ = {**environment.current(), "TMPDIR": directory}
-        try:
-            code = run_with_deadline(command, environ, log, _START_SECONDS + 4 * ROUNDS * seconds)
-        except DeadlineExceeded as error:
-            raise LaunchError(f"{error}\n{last_words(log)}") from error
-        if code != 0:
-            raise LaunchError(f"it ended with {code}\n{last_words(log)}")
-        return Found(**json.loads(report.read_text()))
+        script = str(files("stratagem.tools").joinpath("checking.py"))
+        words = [*counts, script, case.name, str(seconds), str(report)]
+        run_job_quietly(words, Path(directory), _START_SECONDS + 4 * ROUNDS * seconds)
+        return TrialResult(**json.loads(report.read_text()))
 
 
-def _devices() -> _Devices:
-    """What JAX finds, asked in a process of its own: this one must leave accelerators to others."""
+def _find_devices() -> _Devices:
+    """Return the devices that JAX finds, by another process: this one must leave accelerators to others."""
     with tempfile.TemporaryDirectory(prefix="stratagem-check-") as directory:
         log = Path(directory) / "log"
-        command = [sys.executable, "-P", "-c", _ASK]
+        command = [sys.executable, "-P", "-c", _LIST_DEVICES]
         code = run_with_deadline(command, environment.current(), log, _START_SECONDS)
         if code != 0:
             raise LaunchError(
-                f"JAX could not be asked for its devices: it ended with {code}\n{last_words(log)}"
+                f"JAX could not list its devices: it ended with {describe_exit(code)}\n{failure_text(log)}"
             )
-        found: list[list[Any]] = json.loads(log.read_text().splitlines()[-1])
-    accelerators = [kind for kind, is_cpu in found if not is_cpu]
+        kinds: list[list[Any]] = json.loads(log.read_text().splitlines()[-1])
+    accelerators = [kind for kind, is_cpu in kinds if not is_cpu]
     if accelerators:
         return _Devices(len(accelerators), ", ".join(sorted(set(accelerators))), are_virtual=False)
-    return _Devices(_VIRTUAL, "cpu", are_virtual=True)
+    return _Devices(_VIRTUAL_DEVICES, "cpu", are_virtual=True)
 
 
-_ASK = """
+_LIST_DEVICES = """
 import json
 from stratagem.devices import list_devices
 
-found = [(each.device.device_kind, each.spec.device_type == "CPU") for each in list_devices()]
-print(json.dumps(found))
+kinds = [(each.device.device_kind, each.spec.device_type == "CPU") for each in list_devices()]
+print(json.dumps(kinds))
 """
 
 
-def _heading(devices: _Devices) -> str:
-    """On what it was tried: the first thing that anybody asks of a report."""
+def _heading(found: _Devices) -> str:
+    """Return the versions and devices of a check."""
     programs = ", ".join(f"{name} {version(name)}" for name in ("stratagem", "jax", "jaxlib"))
-    what = f"{devices.count} × {devices.kind}"
-    if devices.are_virtual:
-        what = f"no accelerator; {devices.count} virtual CPU devices stand in: figures are of this CPU, not of accelerators"
-    return f"{programs}, Python {platform.python_version()}, {platform.system()} {platform.machine()}\n{what}"
+    text = f"{found.count} × {found.kind}"
+    if found.are_virtual:
+        text = f"no accelerator; {found.count} virtual CPU devices stand in: figures are of this CPU, not of accelerators"
+    return f"{programs}, Python {platform.python_version()}, {platform.system()} {platform.machine()}\n{text}"
 
 
 def _table(outcomes: _Outcomes) -> Any:
@@ -199,16 +200,16 @@ def _table(outcomes: _Outcomes) -> Any:
     table = Table(
         "strategy", "replicas", "largest difference", "", "examples/s", "× bare JAX over the same devices"
     )
-    for case, found in outcomes:
-        if isinstance(found, str):
+    for case, result in outcomes:
+        if isinstance(result, str):
             table.add_row(case.name, "", "", "failed", "", "")
             continue
         table.add_row(
             case.name,
-            str(found.replicas),
-            f"{found.difference:.1e}",
-            "the same" if found.agrees else "DIFFERENT",
-            f"{found.examples_per_second:,.0f}",
-            "–" if found.of_bare_jax is None else f"{found.of_bare_jax:.2f}",
+            str(result.replicas),
+            f"{result.difference:.1e}",
+            "the same" if result.agrees else "DIFFERENT",
+            f"{result.examples_per_second:,.0f}",
+            "–" if result.of_bare_jax is None else f"{result.of_bare_jax:.2f}",
         )
     return table

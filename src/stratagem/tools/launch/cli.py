@@ -1,4 +1,4 @@
-"""The `stratagem` command. Each subcommand is loaded when it is asked for, so that help comes at once."""
+"""The `stratagem` command. Each subcommand is imported when it is used, so that help appears at once."""
 
 import sys
 from importlib import import_module
@@ -6,34 +6,37 @@ from importlib import import_module
 import click
 
 from stratagem.errors import ClusterError, LaunchError, StratagemError
-from stratagem.tools.launch.task import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from stratagem.tools.launch.tasks import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
 _COMMANDS = {
     "demo": (
         "stratagem.tools.launch.demo",
-        "Train the embedded digits, on one device and on a local cluster.",
+        "Train on embedded digits, on one device and on a local cluster.",
     ),
-    "run": ("stratagem.tools.launch.run", "Run a script as every task of a local cluster."),
-    "serve": ("stratagem.tools.launch.serve", "Serve one task: hold variables, run shipped programs."),
-    "devices": ("stratagem.tools.launch.devices", "List the devices of this machine."),
+    "run": ("stratagem.tools.launch.run", "Run a script on a local cluster."),
+    "serve": ("stratagem.tools.launch.serve", "Serve one task: hold variables and run programs."),
+    "devices": ("stratagem.tools.launch.check", "List the devices of this machine."),
     "convert": ("stratagem.tools.launch.convert", "Convert data sets: IDX (MNIST) to TFRecord."),
-    "plan": ("stratagem.tools.launch.plan", "Plan how many workers and servers a job is worth."),
-    "status": ("stratagem.tools.launch.status", "Show what every task of a cluster is doing."),
+    "plan": ("stratagem.tools.launch.plan", "Plan how many workers and servers are worthwhile."),
+    "status": ("stratagem.tools.launch.status", "Show the state of every task of a cluster."),
     "bench": (
         "stratagem.tools.launch.bench",
-        "Compare the strategies on this machine, and say which of them fits.",
+        "Compare the strategies on this machine, and recommend one.",
     ),
     "check": (
         "stratagem.tools.launch.check",
-        "Try the strategies on these devices: that they train as one does, and how fast.",
+        "Check that the strategies train correctly on these devices, and how fast.",
     ),
-    "emit": ("stratagem.tools.launch.emit", "Print what starts a cluster elsewhere: compose, k8s, slurm."),
+    "emit": (
+        "stratagem.tools.launch.emit",
+        "Print files that start a cluster elsewhere: compose, k8s, slurm.",
+    ),
 }
-"""Name of each command: its module, which has a function of that name, and what the list of commands says."""
+"""By command: its module, which has a function of that name, and its line in the list of commands."""
 
 
 class _Commands(click.Group):
-    """Finds commands in the table above."""
+    """A group that finds commands in the table above."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -57,7 +60,7 @@ def stratagem() -> None:
 
 
 def main() -> None:
-    """Entry point of the console script: our own errors become a line, not a traceback."""
+    """Run the console script; print Stratagem's own errors as messages, not as tracebacks."""
     try:
         stratagem.main(standalone_mode=False)
     except click.ClickException as error:

@@ -1,4 +1,4 @@
-"""`stratagem convert`: data sets from one format to another."""
+"""`stratagem convert`: convert data sets from one format to another."""
 
 from pathlib import Path
 
@@ -24,10 +24,14 @@ Example:
 @click.argument("labels", type=_FILE)
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option(
-    "--shards", default=1, metavar="N", type=click.IntRange(min=1), help="Files to write.  [default: 1]"
+    "--shards",
+    default=1,
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Number of files to write.  [default: 1]",
 )
 @click.option("--compression", type=click.Choice(["gzip", "zlib"]), help="Compress the files.")
-@click.option("--overwrite", is_flag=True, help="Replace files that are there.")
+@click.option("--overwrite", is_flag=True, help="Replace existing files.")
 def idx_to_tfrecord(
     images: Path, labels: Path, output: Path, shards: int, compression: str | None, overwrite: bool
 ) -> None:
@@ -39,9 +43,9 @@ def idx_to_tfrecord(
     from stratagem.data import idx
 
     outputs = idx.shard_paths(output, shards)
-    there = [path for path in outputs if path.exists()]
-    if there and not overwrite:
-        raise click.UsageError(f"{there[0]} is there already; give another OUTPUT, or --overwrite")
+    existing = [path for path in outputs if path.exists()]
+    if existing and not overwrite:
+        raise click.UsageError(f"{existing[0]} exists already; give another OUTPUT, or --overwrite")
     count, shape, dtype = idx.idx_to_tfrecord(images, labels, outputs, compression=compression)
     files = outputs[0] if shards == 1 else f"{shards} files, {outputs[0]} to {outputs[-1]}"
     click.echo(f"Wrote {count} records to {files}.")

@@ -1,4 +1,4 @@
-"""`stratagem demo`: training by one worker, by two, and on parameter servers that are killed on the way."""
+"""`stratagem demo`: training by one worker, by two in step, and on parameter servers of which some are killed."""
 
 import os
 import sys
@@ -19,20 +19,20 @@ _RESTARTS = 5
     default=2,
     metavar="N",
     type=click.IntRange(min=2),
-    help="Workers of each cluster.  [default: 2]",
+    help="Number of workers of each cluster.  [default: 2]",
 )
 def demo(workers: int) -> None:
-    """Train a digits model with one worker, with several, and through losses."""
+    """Train a model of digits with one worker, with several workers, and through the loss of processes."""
     cores = max(1, len(os.sched_getaffinity(0)) // workers)
     share = "one core" if cores == 1 else f"{cores} cores"
-    _act(f"One worker with {share}:", JobShape(_script("demo_job.py", "--cores", str(cores)), workers=1))
-    _act(
+    _run_part(f"One worker with {share}:", JobShape(_demo_job("--cores", str(cores)), workers=1))
+    _run_part(
         f"{workers} workers in step, each with {share}; the same batches:",
-        JobShape(_script("demo_job.py"), workers=workers),
+        JobShape(_demo_job(), workers=workers),
     )
-    _act(
+    _run_part(
         f"{workers} workers and 2 parameter servers, of which some will be killed:",
-        JobShape(_script("demo_recovery.py"), workers=workers, ps=2),
+        JobShape(_demo_job("--recovery"), workers=workers, ps=2),
     )
     click.secho("Nothing was started by hand, and nothing is left running. To try next:", bold=True)
     click.echo(f"  stratagem run --workers {workers} your_script.py")
@@ -40,11 +40,11 @@ def demo(workers: int) -> None:
     click.echo("  stratagem bench")
 
 
-def _script(name: str, *arguments: str) -> tuple[str, ...]:
-    return user_command(str(files("stratagem.tools.launch").joinpath(name)), arguments)
+def _demo_job(*arguments: str) -> tuple[str, ...]:
+    return user_command(str(files("stratagem.tools.launch").joinpath("demo_job.py")), arguments)
 
 
-def _act(title: str, shape: JobShape) -> None:
+def _run_part(title: str, shape: JobShape) -> None:
     click.secho(title, bold=True)
     code = run_job(shape, Policy(shape.tasks, shape.servers, _RESTARTS if shape.ps else 0, "task"))
     if code != 0:

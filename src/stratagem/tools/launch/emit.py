@@ -1,4 +1,4 @@
-"""`stratagem emit`: what starts a cluster elsewhere, from the options that `stratagem run` takes here."""
+"""`stratagem emit`: files that start a cluster elsewhere, from the options of `stratagem run`."""
 
 import os
 from collections.abc import Callable
@@ -29,24 +29,36 @@ _Renderer = Callable[..., str]
 _Command = Callable[..., None]
 
 _OPTIONS = [
-    click.option("--ps", default=1, metavar="N", type=_NUMBER, help="Parameter servers.  [default: 1]"),
-    click.option("--workers", default=3, metavar="N", type=_AT_LEAST_ONE, help="Workers.  [default: 3]"),
+    click.option(
+        "--ps", default=1, metavar="N", type=_NUMBER, help="Number of parameter servers.  [default: 1]"
+    ),
+    click.option(
+        "--workers", default=3, metavar="N", type=_AT_LEAST_ONE, help="Number of workers.  [default: 3]"
+    ),
     click.option("--evaluator", is_flag=True, help="Add an evaluator beside the cluster."),
     click.option("--single-client", is_flag=True, help="Run SCRIPT once, as the chief; workers only serve."),
     click.option(
         "--devices-per-worker", metavar="K", type=_AT_LEAST_ONE, help="Virtual CPU devices of each worker."
     ),
     click.option("--gpus-per-worker", metavar="K", type=_AT_LEAST_ONE, help="GPUs of each worker."),
-    click.option("--max-restarts", default=0, metavar="R", type=_NUMBER, help="Restarts.  [default: 0]"),
+    click.option(
+        "--max-restarts",
+        default=0,
+        metavar="R",
+        type=_NUMBER,
+        help="Largest number of restarts.  [default: 0]",
+    ),
     click.option(
         "--grace",
         default=DEFAULT_GRACE,
         metavar="S",
         type=click.FloatRange(min=0),
-        help=f"Seconds that SIGTERM leaves tasks to save.  [default: {DEFAULT_GRACE:g}]",
+        help=f"Seconds that tasks have to save after SIGTERM.  [default: {DEFAULT_GRACE:g}]",
     ),
-    click.option("--name", default="", metavar="NAME", help="Name of the job.  [default: SCRIPT's]"),
-    click.option("--port", metavar="PORT", type=int, help="Where tasks listen."),
+    click.option(
+        "--name", default="", metavar="NAME", help="Name of the job.  [default: made from SCRIPT's name]"
+    ),
+    click.option("--port", metavar="PORT", type=int, help="Port on which tasks listen."),
     click.option(
         "-o",
         "--output",
@@ -54,7 +66,7 @@ _OPTIONS = [
         type=click.Path(dir_okay=False, path_type=Path),
         help="File to write.  [default: print]",
     ),
-    click.option("--overwrite", is_flag=True, help="Replace FILE if it is there."),
+    click.option("--overwrite", is_flag=True, help="Replace FILE if it exists."),
     click.argument("script"),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
 ]
@@ -65,8 +77,8 @@ _IN_IMAGE = click.option("--script-in-image", is_flag=True, help="SCRIPT is a pa
 _SETTINGS = {"allow_interspersed_args": False}
 
 
-def _of_job(render: _Renderer) -> _Command:
-    """A command with the options that all have, made from a function of the job and its own options."""
+def _emit_command(render: _Renderer) -> _Command:
+    """Return a command with the common options, made from a function of the job and the command's own options."""
 
     @wraps(render)
     def command(
@@ -84,11 +96,11 @@ def _of_job(render: _Renderer) -> _Command:
         overwrite: bool,
         script: str,
         arguments: tuple[str, ...],
-        **own: Any,
+        **own_options: Any,
     ) -> None:
         shape = ClusterShape(ps, workers, evaluator, single_client, devices_per_worker, gpus_per_worker)
         job = Job(shape, script, arguments, name, port, max_restarts, grace)
-        _write(render(job, output, **own), output, overwrite)
+        _write(render(job, output, **own_options), output, overwrite)
 
     decorated: _Command = command
     for option in reversed(_OPTIONS):
@@ -98,40 +110,40 @@ def _of_job(render: _Renderer) -> _Command:
 
 @click.group()
 def emit() -> None:
-    """Print what starts a cluster elsewhere.
+    """Print files that start a cluster elsewhere.
 
-    Workers run SCRIPT, and worker 0 is the chief; parameter servers run `stratagem serve`. The secret of the cluster is
-    never in what is printed: its first lines say how to make it.
+    Workers run SCRIPT, and worker 0 is the chief; parameter servers run `stratagem serve`. The files never contain the
+    secret of the cluster: their first lines say how to make it.
     """
 
 
 @emit.command(
     context_settings=_SETTINGS,
     epilog=f"""\b
-Every task listens at port {DEFAULT_PORT} by default, which is not open to the outside.
+Every task listens on port {DEFAULT_PORT} by default, which is not open to the outside.
 \b
 Example:
   stratagem emit compose --ps 1 --workers 3 --image train:1.0 -o compose.yaml train.py --steps 1000""",
 )
 @_IMAGE
 @_IN_IMAGE
-@_of_job
+@_emit_command
 def compose(job: Job, output: Path | None, image: str, script_in_image: bool) -> str:
     """Print a compose file, with a service for each task.
 
-    The current directory is mounted where SCRIPT runs, or SCRIPT's own if it is elsewhere.
+    The current directory, or that of SCRIPT if it is elsewhere, is mounted in the containers that run SCRIPT.
     """
     if script_in_image:
         return compose_file(job, image)
-    user_command(job.script, ())  # raises for what is no script
-    directory, path = _seen_from(output, Path(job.script))
+    user_command(job.script, ())  # raises if it is not a script
+    directory, path = _mount(output, Path(job.script))
     return compose_file(replace(job, script=path), image, directory)
 
 
 @emit.command(
     context_settings=_SETTINGS,
     epilog=f"""\b
-Every task listens at port {DEFAULT_PORT} by default, within the Kubernetes cluster.
+Every task listens on port {DEFAULT_PORT} by default, within the Kubernetes cluster.
 \b
 Example:
   stratagem emit k8s --kind tfjob --image train:1.0 --gpus-per-worker 1 train.py | kubectl apply -f -""",
@@ -147,15 +159,15 @@ Example:
 @click.option(
     "--snapshot-claim",
     metavar="CLAIM",
-    help="PersistentVolumeClaim, for many writers, for the servers' snapshots.  [default: keep none]",
+    help="PersistentVolumeClaim that allows many writers, for the servers' snapshots.  [default: keep no snapshots]",
 )
-@_of_job
+@_emit_command
 def k8s(
     job: Job, output: Path | None, kind: str, image: str, script_in_image: bool, snapshot_claim: str | None
 ) -> str:
     """Print Kubernetes objects, with SCRIPT in a ConfigMap.
 
-    A job of several files is built into the image: see --script-in-image.
+    Build a job of several files into the image, and use --script-in-image.
     """
     pods = Pods(job, image, None if script_in_image else _text_of(job.script), snapshot_claim)
     return tfjob_file(pods) if kind == "tfjob" else kubernetes_file(pods)
@@ -164,39 +176,41 @@ def k8s(
 @emit.command(
     context_settings=_SETTINGS,
     epilog="""\b
-Tasks listen at ports made from the job's number, or from PORT upwards.
+Tasks listen on ports computed from the job's number, or on PORT and above.
 \b
 Example:
   stratagem emit slurm --ps 1 --workers 3 --cpus-per-task 8 -o train.sbatch train.py && sbatch train.sbatch""",
 )
-@click.option("--nodes", metavar="N", type=_AT_LEAST_ONE, help="Nodes.  [default: one for each task]")
+@click.option(
+    "--nodes", metavar="N", type=_AT_LEAST_ONE, help="Number of nodes.  [default: one for each task]"
+)
 @click.option("--cpus-per-task", metavar="C", type=_AT_LEAST_ONE, help="Cores of each task.")
 @click.option(
     "--python",
     default=Resources.python,
     metavar="PATH",
-    help="Interpreter, on all nodes.  [default: the one that runs this]",
+    help="Path of Python on all nodes.  [default: the interpreter that runs this command]",
 )
-@_of_job
+@_emit_command
 def slurm(job: Job, output: Path | None, nodes: int | None, cpus_per_task: int | None, python: str) -> str:
-    """Print a script for sbatch, which starts every task in one step."""
-    user_command(job.script, ())  # raises for what is no script
+    """Print a script for sbatch, which starts all tasks in one step."""
+    user_command(job.script, ())  # raises if it is not a script
     return slurm_script(job, Resources(nodes, cpus_per_task, python))
 
 
-def _seen_from(output: Path | None, script: Path) -> tuple[str, str]:
-    """The directory to mount, as the compose file names it, and the script's path in it."""
-    here, place = Path.cwd(), script.resolve()
-    if not place.is_relative_to(here):
-        return str(place.parent), place.name
-    beside = here if output is None else output.resolve().parent
-    directory = Path(os.path.relpath(here, beside)).as_posix()
+def _mount(output: Path | None, script: Path) -> tuple[str, str]:
+    """Return the directory to mount, relative to the compose file, and the script's path in it."""
+    here, path = Path.cwd(), script.resolve()
+    if not path.is_relative_to(here):
+        return str(path.parent), path.name
+    compose_directory = here if output is None else output.resolve().parent
+    directory = Path(os.path.relpath(here, compose_directory)).as_posix()
     relative = directory if directory.startswith(".") else f"./{directory}"
-    return relative, place.relative_to(here).as_posix()
+    return relative, path.relative_to(here).as_posix()
 
 
 def _text_of(script: str) -> str:
-    user_command(script, ())  # raises for what is no script
+    user_command(script, ())  # raises if it is not a script
     try:
         return Path(script).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -214,6 +228,6 @@ def _write(text: str, output: Path | None, overwrite: bool) -> None:
         with output.open("w" if overwrite else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise LaunchError(f"{output} is there already; give another --output, or --overwrite") from error
+        raise LaunchError(f"{output} exists already; give another --output, or --overwrite") from error
     except OSError as error:
         raise LaunchError(f"cannot write {output}: {error.strerror}") from error

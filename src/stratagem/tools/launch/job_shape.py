@@ -1,4 +1,4 @@
-"""What a job consists of: its tasks, the command of each and the environment of each. Pure."""
+"""The shape of a local job: its tasks, and the command and environment of each. Pure."""
 
 import json
 import os
@@ -12,29 +12,31 @@ from pathlib import Path
 from stratagem import environment
 from stratagem.devices import virtual_device_environment
 from stratagem.errors import LaunchError
-from stratagem.tools.launch.copying import copying_environment
 from stratagem.tools.launch.running_jobs import RunningJob
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import TaskName
 
 SERVE = (sys.executable, "-P", "-m", "stratagem", "serve")
-"""What a task runs that has no code of the user's in it, not even by way of the current directory."""
+"""The command of a task that runs no code of the user's, not even by way of the current directory."""
 MOST_TASKS = 1000
+_TUNABLES = "GLIBC_TUNABLES"
+_COPY_PAST_CACHES = "glibc.cpu.x86_non_temporal_threshold"
+_COPY_PAST_CACHES_FROM = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
 class JobShape:
-    """How many tasks of each kind, and what they run.
+    """The number of tasks of each job, and their commands.
 
     Attributes:
         command: The user's command, such as `("python", "train.py", "--steps", "100")`.
-        workers: Number of worker tasks; worker 0 is the chief, unless there is a single client.
+        workers: Number of workers; worker 0 is the chief, unless there is a single client.
         ps: Number of parameter servers.
         evaluator: Whether there is an evaluator beside the cluster.
         single_client: Whether the command runs once, as the chief, and the workers only serve.
         allowed_imports: Modules whose functions may make datasets on workers that only serve.
-        import_directory: Where those workers also look for them: beside the user's script, as that does.
-        devices_per_worker: How many devices each worker has; as many as it finds by default.
-        gpus: The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them, to deal out among the workers.
+        import_directory: Where those workers also look for these modules: the directory of the user's script.
+        devices_per_worker: Number of devices of each worker; all that it finds by default.
+        gpus: The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them, to divide among the workers.
     """
 
     command: tuple[str, ...]
@@ -55,27 +57,27 @@ class JobShape:
         if len(self.tasks) > MOST_TASKS:
             raise LaunchError(
                 f"{self.ps} parameter servers and {self.workers} workers are {len(self.tasks)} tasks, and all would run on this "
-                f"machine: at most {MOST_TASKS} can. For a cluster of many machines see stratagem emit"
+                f"machine: ask for at most {MOST_TASKS}. For a cluster of many machines see stratagem emit"
             )
         if self.allowed_imports and not self.single_client:
             raise LaunchError(
                 f"--allow-import {self.allowed_imports[0]} is for workers that only serve: add --single-client, or leave it "
-                "out, since workers that run SCRIPT import what they like"
+                "out, since workers that run SCRIPT can import any module"
             )
         if self.devices_per_worker is not None and self.devices_per_worker < 1:
             raise LaunchError(
                 f"--devices-per-worker {self.devices_per_worker}: a worker needs at least 1 device"
             )
-        wanted = self.workers * (self.devices_per_worker or 0)
-        if 0 < len(self.gpus) < wanted:
+        devices = self.workers * (self.devices_per_worker or 0)
+        if 0 < len(self.gpus) < devices:
             raise LaunchError(
-                f"{self.workers} workers with {self.devices_per_worker} devices each need {wanted} GPUs, and this machine "
+                f"{self.workers} workers with {self.devices_per_worker} devices each need {devices} GPUs, and this machine "
                 f"has {len(self.gpus)}: ask for fewer, or hide the GPUs (JAX_PLATFORMS=cpu) to use virtual CPU devices"
             )
 
     @property
     def tasks(self) -> tuple[TaskName, ...]:
-        """Every task, servers first: they are up when the workers look for them."""
+        """Every task, servers first, so that they are up when the workers connect."""
         counts = {
             "ps": self.ps,
             "worker": self.workers,
@@ -91,21 +93,21 @@ class JobShape:
         return frozenset(task for task in self.tasks if task.job in serving)
 
     def command_of(self, task: TaskName) -> tuple[str, ...]:
-        """What a task runs: the user's command, or a server."""
+        """Return the command of a task: the user's, or a server."""
         if task not in self.servers:
             return self.command
         allowed = self.allowed_imports if task.job == "worker" else ()
         return (*SERVE, *(word for module in allowed for word in ("--allow-import", module)))
 
     def import_environment(self, task: TaskName, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The variables by which a task that may import modules of the user's finds them."""
+        """Return the variables by which a serving worker finds the modules that it may import."""
         if self.import_directory is None or task.job != "worker":
             return {}
-        known = inherited.get("PYTHONPATH")
-        return {"PYTHONPATH": os.pathsep.join([*([known] if known else []), self.import_directory])}
+        path = inherited.get("PYTHONPATH")
+        return {"PYTHONPATH": os.pathsep.join([*([path] if path else []), self.import_directory])}
 
     def device_environment(self, task: TaskName, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The variables that give a task its devices."""
+        """Return the variables that give a task its devices."""
         if task.job == "ps":
             # A server that found a GPU would take most of its memory away from the workers.
             return {"JAX_PLATFORMS": inherited.get("JAX_PLATFORMS", "cpu")}
@@ -113,13 +115,21 @@ class JobShape:
         if count is None or task.job != "worker":
             return {}
         if self.gpus:
-            mine = self.gpus[task.index * count : (task.index + 1) * count]
-            return {"CUDA_VISIBLE_DEVICES": ",".join(mine)}
+            gpus = self.gpus[task.index * count : (task.index + 1) * count]
+            return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
         return virtual_device_environment(count, inherited)
 
 
+def require_linux() -> None:
+    """Raise LaunchError on other systems, where local jobs cannot run."""
+    if sys.platform != "linux":
+        raise LaunchError(
+            f"a local cluster needs Linux, whose prctl and /proc make sure that no process outlives it; this is {sys.platform}"
+        )
+
+
 def user_command(script: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """The command that runs a user's script: Python for `.py` files, the file itself otherwise."""
+    """Return the command that runs a user's script: Python for `.py` files, the file itself otherwise."""
     path = Path(script)
     if not path.exists():
         raise LaunchError(f"there is no file {script!r}: give the path of the script to run")
@@ -133,7 +143,7 @@ def user_command(script: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def tf_config(task: TaskName, addresses: Mapping[TaskName, str]) -> str:
-    """TF_CONFIG of one task. The evaluator stands outside the cluster, as in TensorFlow."""
+    """Return TF_CONFIG of one task. The evaluator is outside the cluster, as in TensorFlow."""
     cluster: dict[str, list[str]] = {}
     for other, address in addresses.items():
         if other.job != "evaluator":
@@ -141,16 +151,35 @@ def tf_config(task: TaskName, addresses: Mapping[TaskName, str]) -> str:
     return json.dumps({"cluster": cluster, "task": {"type": task.job, "index": task.index}})
 
 
+def copying_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which the C library copies arrays of a megabyte or more past the processor's caches.
+
+    Tasks mostly copy data for other tasks: gradients and parameters, into shared memory. By default glibc writes anything
+    smaller than the caches into them, and so evicts the data that the task computes with next. Other C libraries, and
+    processors other than x86, ignore the variable.
+
+    Example:
+        >>> copying_environment({})
+        {'GLIBC_TUNABLES': 'glibc.cpu.x86_non_temporal_threshold=0x100000'}
+        >>> copying_environment({"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x400000"})
+        {}
+    """
+    tunables = environ.get(_TUNABLES, "")
+    if _COPY_PAST_CACHES in tunables:
+        return {}
+    return {_TUNABLES: ":".join(filter(None, (tunables, f"{_COPY_PAST_CACHES}={_COPY_PAST_CACHES_FROM:#x}")))}
+
+
 @dataclass(frozen=True)
-class Run:
+class JobRun:
     """One run of a job.
 
     Attributes:
-        shape: What it consists of.
+        shape: The job.
         identity: Names the run; every process of it carries this in its environment.
-        secret: What its tasks prove to each other that they belong together with, unless the user has chosen another.
+        secret: The secret with which its tasks authenticate to each other, unless the user has chosen one.
         inherited: The launcher's own environment.
-        addresses: Where each task listens.
+        addresses: The address of each task.
     """
 
     shape: JobShape
@@ -160,26 +189,25 @@ class Run:
     addresses: Mapping[TaskName, str]
 
     @property
-    def noted(self) -> RunningJob:
-        """What `stratagem status` has to know of it."""
-        chosen = environment.has_secret(self.inherited)
+    def running_job(self) -> RunningJob:
+        """The job, as `stratagem status` needs to know it."""
         return RunningJob(
             shlex.join(self.shape.command),
             time.time(),
             tuple(address for task, address in self.addresses.items() if task.job != "evaluator"),
-            None if chosen else self.secret,
+            None if environment.has_secret(self.inherited) else self.secret,
         )
 
     def task_environment(self, task: TaskName, generation: int) -> dict[str, str]:
-        """The environment of one task: the launcher's own, and what makes it this task of this run."""
+        """Return the environment of one task: the launcher's own, and the variables of this task of this run."""
         return {
             **({} if environment.has_secret(self.inherited) else {environment.SECRET: self.secret}),
-            environment.KERAS_BACKEND: "jax",  # the one that trains under strategies
+            environment.KERAS_BACKEND: "jax",  # strategies train with this one
             **self.inherited,
             **copying_environment(self.inherited),
             **self.shape.device_environment(task, self.inherited),
             **self.shape.import_environment(task, self.inherited),
-            "PYTHONUNBUFFERED": "1",  # or a task's lines would come in blocks, long after they were printed
+            "PYTHONUNBUFFERED": "1",  # otherwise lines would arrive in blocks, long after they were printed
             "TF_CONFIG": tf_config(task, self.addresses),
             environment.RUN_ID: self.identity,
             environment.GENERATION: str(generation),

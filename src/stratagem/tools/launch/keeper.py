@@ -1,8 +1,8 @@
-"""The process between the launcher and one task: it sees to it that nothing of the task outlives either.
+"""The process between the launcher and one task, which makes sure that nothing of the task outlives either.
 
 The launcher starts this file as a program of its own (standard library only, so it starts in
-milliseconds). The keeper adopts every orphan that the task leaves (PR_SET_CHILD_SUBREAPER), and ends the
-whole tree when the task has ended, when the launcher says so, or when the launcher itself is gone.
+milliseconds). The keeper adopts every orphan of the task (PR_SET_CHILD_SUBREAPER), and ends the whole tree
+when the task has ended, when the launcher orders it, or when the launcher itself has ended.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from collections.abc import Callable, Container
 from pathlib import Path
 
 INTERRUPT, TERMINATE, KILL = b"I", b"T", b"K"
-"""What the launcher may say, one byte each."""
+"""The launcher's orders, of one byte each."""
 
 ORPHAN_SECONDS = 1.0
-"""How long a task may go on after SIGTERM when its launcher is gone."""
+"""Time that a task has to end after SIGTERM when its launcher has ended."""
 REAP_SECONDS = 5.0
-"""How long to try to kill what will not die (a process stuck in the kernel) before giving up on it."""
+"""Time to try to kill a process that does not die (stuck in the kernel) before giving up."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -42,34 +42,34 @@ def adopt_orphans() -> None:
 
 
 def descendants(pid: int, without: Container[int] = ()) -> set[int]:
-    """All living processes below `pid`, as /proc shows them now, `without` these and what is below them."""
+    """Return all living processes below `pid`, as /proc shows them now, except those in `without` and what is below them."""
     children = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
-            with contextlib.suppress(OSError):  # it ended while we looked
+            with contextlib.suppress(OSError):  # it ended meanwhile
                 # The name in parentheses may contain anything; state and parent are the fields after it.
                 state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
                 if state not in b"ZX":
                     children[int(parent)].append(int(entry.name))
-    found: set[int] = set()
+    result: set[int] = set()
     pending = [pid]
     while pending:
-        new = [child for child in children[pending.pop()] if child not in found and child not in without]
-        found.update(new)
+        new = [child for child in children[pending.pop()] if child not in result and child not in without]
+        result.update(new)
         pending.extend(new)
-    return found
+    return result
 
 
 def send(pid: int, number: int) -> None:
-    """Signal a process that may be gone already, or may be another user's by now."""
+    """Signal a process that may have ended already, or may be another user's by now."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def kill_all(find: Callable[[], set[int]]) -> None:
-    """Kill all processes that `find` finds, until it finds none: a dying tree may still fork.
+    """Kill all processes that `find` returns until it returns none, since a dying tree may still fork.
 
-    Those of them that are children of this process, or became so as orphans, are collected.
+    Those that are children of this process, or became its children as orphans, are reaped.
     """
     deadline = time.monotonic() + REAP_SECONDS
     pause = 0.001
@@ -78,7 +78,7 @@ def kill_all(find: Callable[[], set[int]]) -> None:
         for pid in left:
             send(pid, signal.SIGKILL)
         killed |= left
-        time.sleep(pause)  # nothing tells of the end of a process that is not our child
+        time.sleep(pause)  # nothing signals the end of a process that is not a child of this one
         pause = min(2 * pause, 0.05)
     for pid in killed:
         with contextlib.suppress(ChildProcessError):
@@ -86,7 +86,7 @@ def kill_all(find: Callable[[], set[int]]) -> None:
 
 
 def reap() -> dict[int, int]:
-    """Collect every child that has ended: process id to wait status."""
+    """Reap every child that has ended. Return wait statuses by process id."""
     ended = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -98,7 +98,7 @@ def reap() -> dict[int, int]:
 
 
 def _spawn(argv: list[str]) -> int:
-    """Start the task in a process group of its own; it dies with this process, whatever ends us."""
+    """Start the task in a process group of its own; it dies with this process, however this one ends."""
     keeper = os.getpid()
     pid = os.fork()
     if pid:
@@ -115,7 +115,7 @@ def _spawn(argv: list[str]) -> int:
         ):
             signal.signal(number, signal.SIG_DFL)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == keeper:  # else it died before the line above could tell us
+        if os.getppid() == keeper:  # otherwise the keeper died before prctl took effect
             os.execvp(argv[0], argv)
     except OSError as error:
         os.write(2, f"cannot run {argv[0]!r}: {error.strerror}\n".encode())
@@ -123,12 +123,12 @@ def _spawn(argv: list[str]) -> int:
 
 
 class _Keeper:
-    """The task's tree, the line to the launcher, and the end of both."""
+    """The task's process tree, and the connection to the launcher."""
 
     def __init__(self, control: socket.socket, argv: list[str]) -> None:
         adopt_orphans()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # the launcher tells us what to do, not the terminal
+            signal.signal(number, signal.SIG_IGN)  # the launcher gives orders, not the terminal
         self.control = control
         self.wakeup, wake = os.pipe()
         os.set_blocking(wake, False)
@@ -137,13 +137,13 @@ class _Keeper:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.task = _spawn(argv)
         self.kill_at: float | None = None
-        # Not select: the launcher of many tasks has descriptors above 1,023, and they keep their numbers here.
+        # Not select: a launcher of many tasks has descriptors above 1,023, which keep their numbers here.
         self.sources = select.poll()
         for source in (self.wakeup, self.control.fileno()):
             self.sources.register(source, select.POLLIN)
 
     def run(self) -> int:
-        """Wait for the task's end, end what it left behind, and return its wait status."""
+        """Wait for the task's end, kill what it left behind, and return its wait status."""
         while True:
             ended = reap()
             if self.task in ended:
@@ -161,7 +161,7 @@ class _Keeper:
                 self.kill_at = None
 
     def obey(self, orders: bytes) -> None:
-        """Carry out what the launcher said; an empty message means that it is gone."""
+        """Carry out the launcher's orders; an empty message means that the launcher has ended."""
         if not orders:
             self.sources.unregister(self.control)
             self.signal_group(signal.SIGTERM)
@@ -174,12 +174,12 @@ class _Keeper:
             self.signal_group(signal.SIGINT)
 
     def signal_group(self, number: int) -> None:
-        """Signal the task and what it started in its own process group, as a terminal would."""
+        """Signal the task's process group, as a terminal would."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.task, number)
 
     def kill_tree(self) -> None:
-        """Kill all that the task has started."""
+        """Kill all processes that the task has started."""
         kill_all(lambda: descendants(os.getpid()) - {self.task})
 
 
@@ -188,7 +188,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     keeper = _Keeper(control, sys.argv[3:])
-    # The task has copies of its own; ours would keep its port and its output open after its end.
+    # The task has its own copies; copies here would keep its port and its output open after its end.
     task_fd = int(sys.argv[2])
     if task_fd >= 0:
         os.close(task_fd)
@@ -196,7 +196,7 @@ def main() -> None:
     for standard in (0, 1, 2):
         os.dup2(null, standard)
     status = keeper.run()
-    with contextlib.suppress(OSError):  # the launcher is gone
+    with contextlib.suppress(OSError):  # the launcher has ended
         control.sendall(b"%d\n" % status)
 
 

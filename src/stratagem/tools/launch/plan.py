@@ -167,7 +167,7 @@ def plan(
     """
     from rich.console import Console
 
-    from stratagem.tools.launch.wide_console import wide_console
+    from stratagem.tools.launch.output import table_console
     from stratagem.tools.planning.capacity import make_plan
     from stratagem.tools.planning.job_profile import FailureModel
     from stratagem.tools.planning.plan_report import advise, plain_plan, plan_table
@@ -196,7 +196,7 @@ def plan(
     if as_json:
         click.echo(json.dumps(plain_plan(profile, rows), indent=2))
         return
-    console = wide_console()
+    console = table_console()
     console.print(_summary(profile), highlight=False)
     console.print(plan_table(rows))
     for sentence in advise(rows):

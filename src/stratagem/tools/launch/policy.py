@@ -1,11 +1,11 @@
-"""What to do when a task ends, a signal comes or time passes: events in, instructions out.
+"""The launcher's decisions when a task ends, a signal comes or time passes: events in, instructions out. Pure.
 
-No process, clock or signal is touched here; the supervisor carries the instructions out. The rules:
+The supervisor carries the instructions out. The rules:
 
-- The job is done when every task but the servers has ended well. Servers that have not ended by themselves
-  are then asked to.
-- A task that fails is restarted while restarts are left: alone, or the whole job as a new generation.
-- Otherwise the first failure ends all; one that was asked to end, and says so, leaves the others time to save.
+- The job is done when every task but the servers has ended well. Servers that have not ended by themselves are then asked to.
+- A task that fails is restarted while restarts are left: alone, or with the whole job as a new generation.
+- Otherwise the first failure stops the job. A task that was asked to end, and says so by its exit code, leaves the others
+  time to save.
 """
 
 import math
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stratagem.errors import LaunchError
-from stratagem.tools.launch.task import (
+from stratagem.tools.launch.tasks import (
     EXIT_FAILED,
     EXIT_HUNG_UP,
     EXIT_INTERRUPTED,
@@ -25,13 +25,13 @@ from stratagem.tools.launch.task import (
 )
 
 STOP_SECONDS = 1.2
-"""From the polite signal to SIGKILL, so that all is over within two seconds."""
+"""Seconds from SIGINT or SIGTERM to SIGKILL, so that everything ends within two seconds."""
 SERVER_SECONDS = 10.0
-"""How long servers may take to end when all others are done: they may have something to save."""
+"""Time that servers have to end when all others are done: they may have something to save."""
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
-"""Seconds before a task's first restart; doubled for each further one, up to the longest."""
+"""Seconds before a task's first restart; doubled for each further restart, up to the longest."""
 HEALTHY_SECONDS = 10.0
-"""A task that has run for so long is well again: should it fail, it is restarted as if for the first time."""
+"""After a task has run for this long, the delay of its next restart is the first one again."""
 
 RestartRule = Literal["task", "job"]
 
@@ -39,7 +39,7 @@ RestartRule = Literal["task", "job"]
 # Events
 @dataclass(frozen=True)
 class Exited:
-    """A task and all that it started are gone."""
+    """A task and all processes that it started have ended."""
 
     task: TaskName
     code: int
@@ -54,7 +54,7 @@ class Signalled:
 
 @dataclass(frozen=True)
 class Passed:
-    """Time has passed; sent when `Policy.wake_at` is reached."""
+    """`Policy.wake_at` has been reached."""
 
 
 Event = Exited | Signalled | Passed
@@ -79,21 +79,21 @@ class Send:
 
 @dataclass(frozen=True)
 class Kill:
-    """End a task and all that it started, now."""
+    """Kill a task and all processes that it started, now."""
 
     task: TaskName
 
 
 @dataclass(frozen=True)
 class Say:
-    """Tell the user."""
+    """Print a message for the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Finish:
-    """All is over: leave with this exit code."""
+    """The job has ended: exit with this code."""
 
     code: int
 
@@ -107,12 +107,11 @@ class Policy:
 
     Attributes:
         tasks: All tasks, in the order in which they are started.
-        servers: Those that only serve the others: the job is done without them.
-        max_restarts: How many restarts the whole run may use.
+        servers: The tasks that only serve the others; the job does not wait for them.
+        max_restarts: Largest number of restarts in the whole run.
         rule: Restart the failed task alone, or the whole job. An evaluator is always restarted alone.
-        grace: Seconds between SIGTERM and SIGKILL when the launcher itself, or a task that is no server, was asked to
-            end by SIGTERM.
-        wake_at: When to send `Passed` next, if at all.
+        grace: Seconds between SIGTERM and SIGKILL when SIGTERM asked the launcher, or a task other than a server, to end.
+        wake_at: When to send `Passed` next; `None` for never.
     """
 
     tasks: tuple[TaskName, ...]
@@ -122,14 +121,16 @@ class Policy:
     grace: float = 2.0
     wake_at: float | None = None
     _restarts: int = 0
-    _delays: dict[TaskName, float] = field(default_factory=dict)  # of each task's last restart
+    _delays: dict[TaskName, float] = field(default_factory=dict)  # before each task's last restart
     _started: dict[TaskName, float] = field(default_factory=dict)
     _generation: dict[TaskName, int] = field(default_factory=dict)
     _running: set[TaskName] = field(default_factory=set)
     _done: set[TaskName] = field(default_factory=set)
     _start_at: dict[TaskName, float] = field(default_factory=dict)
-    _kill_at: dict[TaskName, float] = field(default_factory=dict)  # told to stop; inf once killed
-    _exit_code: int | None = None  # set when all is being stopped for good
+    _kill_at: dict[TaskName, float] = field(
+        default_factory=dict
+    )  # tasks that were asked to stop; infinite once killed
+    _exit_code: int | None = None  # set when the job is being stopped
 
     def __post_init__(self) -> None:
         if not 0 <= self.grace < math.inf:
@@ -141,7 +142,7 @@ class Policy:
         return self._settle(now)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take one event; the instructions are to be carried out in order."""
+        """Take one event. Return the instructions, to be carried out in order."""
         instructions: list[Instruction]
         match event:
             case Exited(task, code):
@@ -154,62 +155,65 @@ class Policy:
 
     def _exited(self, task: TaskName, code: int, now: float) -> list[Instruction]:
         self._running.discard(task)
-        was_told = self._kill_at.pop(task, None) is not None
+        was_asked = self._kill_at.pop(task, None) is not None
         if self._exit_code is not None:
-            preempts = self._exit_code == EXIT_TERMINATED and task not in self.servers
-            left = self._running if preempts and self._running <= self.servers else ()
-            return self._stop(left, signal.SIGTERM, now + self.grace)
+            is_preempted = self._exit_code == EXIT_TERMINATED and task not in self.servers
+            servers = self._running if is_preempted and self._running <= self.servers else ()
+            return self._stop(servers, signal.SIGTERM, now + self.grace)
         if task in self._start_at:
             return []
-        if code == 0 or was_told:
+        if code == 0 or was_asked:
             self._done.add(task)
             return []
         failed = f"{task} failed with {describe_exit(code)}"
         if self._restarts >= self.max_restarts:
-            spent = f" and {self._restarts} restarts are used up" if self._restarts else ""
+            limit = f" and --max-restarts {self.max_restarts} is reached" if self._restarts else ""
             if code == EXIT_TERMINATED and task not in self.servers:
-                text = f"{task} was asked to end{spent}: ending all, with {self.grace:g} s to save"
+                text = f"{task} was asked to end{limit}: stopping the job, with {self.grace:g} s to save"
                 return [Say(text), *self._preempt(now)]
-            return [Say(f"{failed}{spent}: ending all"), *self._stop_for_good(EXIT_FAILED, now)]
-        delay = self._delay(task, now)
+            return [Say(f"{failed}{limit}: stopping the job"), *self._stop_job(EXIT_FAILED, now)]
+        delay = self._next_delay(task, now)
         self._restarts += 1
-        alone = self.rule == "task" or task.job == "evaluator"
-        again = [task] if alone else [other for other in self.tasks if other.job != "evaluator"]
-        self._start_at.update(dict.fromkeys(again, now + delay))
-        self._done.difference_update(again)
-        what = "it" if alone else "the job"
+        is_alone = self.rule == "task" or task.job == "evaluator"
+        restarted = [task] if is_alone else [other for other in self.tasks if other.job != "evaluator"]
+        self._start_at.update(dict.fromkeys(restarted, now + delay))
+        self._done.difference_update(restarted)
+        what = "it" if is_alone else "the job"
         text = f"{failed}: restarting {what} in {delay:g} s (restart {self._restarts} of {self.max_restarts})"
-        return [Say(text), *self._stop(self._running.intersection(again), signal.SIGTERM, now + STOP_SECONDS)]
+        return [
+            Say(text),
+            *self._stop(self._running.intersection(restarted), signal.SIGTERM, now + STOP_SECONDS),
+        ]
 
-    def _delay(self, task: TaskName, now: float) -> float:
-        """How long a task that has failed stays down: longer each time, unless it was well in between."""
-        was_well = now - self._started[task] >= HEALTHY_SECONDS
-        is_first = was_well or task not in self._delays
+    def _next_delay(self, task: TaskName, now: float) -> float:
+        """Return the seconds until a failed task is restarted: longer each time, unless it was healthy in between."""
+        was_healthy = now - self._started[task] >= HEALTHY_SECONDS
+        is_first = was_healthy or task not in self._delays
         self._delays[task] = FIRST_DELAY if is_first else min(2 * self._delays[task], LONGEST_DELAY)
         return self._delays[task]
 
     def _signalled(self, number: signal.Signals, now: float) -> list[Instruction]:
         match number:
             case signal.SIGINT if self._exit_code is not None:
-                self._kill_at.update(dict.fromkeys(self._running, now))  # a second Ctrl-C: no more waiting
+                self._kill_at.update(dict.fromkeys(self._running, now))  # a second Ctrl-C: stop waiting
                 return []
             case signal.SIGINT:
-                return self._stop_for_good(EXIT_INTERRUPTED, now, signal.SIGINT)
+                return self._stop_job(EXIT_INTERRUPTED, now, signal.SIGINT)
             case signal.SIGHUP:
-                return self._stop_for_good(EXIT_HUNG_UP, now)
+                return self._stop_job(EXIT_HUNG_UP, now)
             case _:
                 return self._preempt(now)
 
     def _preempt(self, now: float) -> list[Instruction]:
-        """Ask all but the servers to end; those follow, since what the others save may be with them."""
+        """Ask all tasks but the servers to end. The servers follow, since they may hold the values that the others save."""
         others = self._running - self.servers
-        told = self._stop_for_good(EXIT_TERMINATED, now, seconds=self.grace)
-        return [send for send in told if not isinstance(send, Send) or send.task in others or not others]
+        self._stop_job(EXIT_TERMINATED, now, seconds=self.grace)
+        return [Send(task, signal.SIGTERM) for task in self.tasks if task in (others or self._running)]
 
     def _only_servers_left(self) -> bool:
         return self._done.issuperset(task for task in self.tasks if task not in self.servers)
 
-    def _stop_for_good(
+    def _stop_job(
         self, code: int, now: float, number: signal.Signals = signal.SIGTERM, seconds: float = STOP_SECONDS
     ) -> list[Instruction]:
         if self._exit_code is None:
@@ -218,12 +222,12 @@ class Policy:
         return self._stop(self._running, number, now + seconds)
 
     def _stop(self, tasks: Iterable[TaskName], number: signal.Signals, kill_at: float) -> list[Instruction]:
-        told = [task for task in self.tasks if task in set(tasks)]
-        self._kill_at.update({task: min(kill_at, self._kill_at.get(task, kill_at)) for task in told})
-        return [Send(task, number) for task in told]
+        stopped = [task for task in self.tasks if task in set(tasks)]
+        self._kill_at.update({task: min(kill_at, self._kill_at.get(task, kill_at)) for task in stopped})
+        return [Send(task, number) for task in stopped]
 
     def _settle(self, now: float) -> list[Instruction]:
-        """What follows from the state and the time alone."""
+        """Return the instructions that follow from the state and the time alone."""
         instructions: list[Instruction] = []
         for task in [task for task, time in self._kill_at.items() if time <= now]:
             instructions.append(Kill(task))
@@ -232,10 +236,9 @@ class Policy:
             self._start_at.clear()
             idle = self._running.difference(self._kill_at)
             instructions += self._stop(idle, signal.SIGTERM, now + SERVER_SECONDS)
-        held = bool(
-            self._running.intersection(self._start_at)
-        )  # a new generation waits for the end of the old
-        if not held:
+        # A new generation waits for the end of the old one.
+        is_blocked = not self._running.isdisjoint(self._start_at)
+        if not is_blocked:
             for task in [task for task in self.tasks if self._start_at.get(task, math.inf) <= now]:
                 del self._start_at[task]
                 self._generation[task] = self._generation.get(task, -1) + 1
@@ -244,7 +247,7 @@ class Policy:
                 instructions.append(Start(task, self._generation[task]))
         if not self._running and not self._start_at:
             instructions.append(Finish(self._exit_code or 0))
-        starts = [] if held else self._start_at.values()
+        starts = [] if is_blocked else self._start_at.values()
         soonest = min([*self._kill_at.values(), *starts], default=math.inf)
         self.wake_at = None if soonest == math.inf else soonest
         return instructions

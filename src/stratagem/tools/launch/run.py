@@ -1,32 +1,33 @@
-"""`stratagem run`: a whole cluster of local processes by one command."""
+"""`stratagem run`: a whole cluster of local processes with one command."""
 
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import click
 
 from stratagem import environment
 from stratagem.devices import visible_gpus
-from stratagem.errors import LaunchError
-from stratagem.tools.launch.job_shape import JobShape, user_command
+from stratagem.tools.launch.job_shape import JobShape, require_linux, user_command
 from stratagem.tools.launch.output import LogFiles
 from stratagem.tools.launch.policy import Policy, RestartRule
-from stratagem.tools.launch.snapshots import snapshot_directory
 from stratagem.tools.launch.supervisor import Supervisor
+from stratagem.tools.launch.tasks import EXIT_FAILED
 
 _NUMBER = click.IntRange(min=0)
 _AT_LEAST_ONE = click.IntRange(min=1)
-
-
 _EXAMPLE = """\b
 Example:
   stratagem run --ps 1 --workers 2 train.py --steps 1000"""
 
 
 @click.command(context_settings={"allow_interspersed_args": False}, epilog=_EXAMPLE)
-@click.option("--ps", default=0, metavar="N", type=_NUMBER, help="Parameter servers.  [default: 0]")
-@click.option("--workers", default=1, metavar="N", type=_AT_LEAST_ONE, help="Workers.  [default: 1]")
+@click.option("--ps", default=0, metavar="N", type=_NUMBER, help="Number of parameter servers.  [default: 0]")
+@click.option(
+    "--workers", default=1, metavar="N", type=_AT_LEAST_ONE, help="Number of workers.  [default: 1]"
+)
 @click.option("--evaluator", is_flag=True, help="Add an evaluator beside the cluster.")
 @click.option("--single-client", is_flag=True, help="Run SCRIPT once, as the chief; workers only serve.")
 @click.option(
@@ -34,35 +35,40 @@ Example:
     "allowed",
     metavar="MODULE",
     multiple=True,
-    help="With --single-client: module whose functions may make datasets on the workers; they find it where SCRIPT does.",
+    help="With --single-client: a module whose functions may make datasets on the workers, also one beside SCRIPT. May be "
+    "given several times.",
 )
 @click.option(
     "--devices-per-worker",
     metavar="K",
     type=_AT_LEAST_ONE,
-    help="Devices of each worker: its share of the GPUs, or virtual CPU devices.  [default: all it finds]",
+    help="Devices of each worker: a share of the GPUs, or virtual CPU devices.  [default: all that it finds]",
 )
 @click.option(
-    "--max-restarts", default=0, metavar="R", type=_NUMBER, help="Restarts in the whole run.  [default: 0]"
+    "--max-restarts",
+    default=0,
+    metavar="R",
+    type=_NUMBER,
+    help="Largest number of restarts in the whole run.  [default: 0]",
 )
 @click.option(
     "--restart",
     "rule",
     type=click.Choice(["task", "job"]),
-    help="What to restart.  [default: the failed task where there are servers, else the job]",
+    help="Restart the failed task alone, or the whole job.  [default: task with parameter servers, else job]",
 )
 @click.option(
     "--grace",
     default=2.0,
     metavar="S",
     type=click.FloatRange(min=0),
-    help="Seconds that SIGTERM leaves tasks to save.  [default: 2]",
+    help="Seconds that tasks have to save after SIGTERM.  [default: 2]",
 )
 @click.option(
     "--log-dir",
     metavar="D",
     type=click.Path(path_type=Path),
-    help="Also write each task's output to D/JOB-INDEX.log.",
+    help="Also write the output of each task to D/JOB-INDEX.log.",
 )
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -82,7 +88,7 @@ def run(
 ) -> None:
     """Run SCRIPT on a cluster of local processes, each with its own TF_CONFIG.
 
-    Workers run SCRIPT, and worker 0 is the chief; parameter servers run `stratagem serve`. All end together:
+    Workers run SCRIPT, and worker 0 is the chief; parameter servers run `stratagem serve`. All processes end together:
     when the job is done, when a task fails, on Ctrl-C, on SIGTERM, when the terminal is closed, and when this
     command itself is killed. Exit codes: 0 done, 1 a task failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM,
     129 closed terminal.
@@ -103,12 +109,15 @@ def run(
 
 
 def run_job(shape: JobShape, policy: Policy | None = None, log_files: LogFiles | None = None) -> int:
-    """Run a job of local processes in the foreground, to its end; the exit code for this command."""
-    if sys.platform != "linux":
-        raise LaunchError(
-            f"a local cluster needs Linux (prctl and /proc), to be sure of ending it; this is {sys.platform}"
-        )
-    with snapshot_directory(shape.ps, environment.current()) as (inherited, snapshots):
+    """Run a job of local processes in the foreground, to its end. Return the exit code of this command."""
+    require_linux()
+    inherited = dict(environment.current())
+    snapshots = None
+    if shape.ps and environment.snapshot_dir(inherited) is None:
+        snapshots = Path(tempfile.mkdtemp(prefix="stratagem-snapshots-"))
+        inherited[environment.SNAPSHOT_DIR] = str(snapshots)
+    code = EXIT_FAILED
+    try:
         code = Supervisor(
             shape,
             policy or Policy(shape.tasks, shape.servers),
@@ -116,6 +125,18 @@ def run_job(shape: JobShape, policy: Policy | None = None, log_files: LogFiles |
             log_files=log_files,
             colour=os.isatty(1) and not environment.no_colour(),
         ).run()
+    finally:
         if snapshots is not None:
-            snapshots.is_wanted = code != 0
-        return code
+            _leave_snapshots(snapshots, is_needed=code != 0)
+    return code
+
+
+def _leave_snapshots(directory: Path, is_needed: bool) -> None:
+    """Remove the directory of the parameter servers' snapshots, or say where it is if a failed job may resume from them."""
+    if not is_needed or not any(directory.iterdir()):
+        shutil.rmtree(directory, ignore_errors=True)
+    else:
+        sys.stderr.write(
+            f"stratagem: the parameter servers' last snapshots are in {directory}; to resume from them, start the job again "
+            f"with {environment.SNAPSHOT_DIR}={directory}\n"
+        )

@@ -1,7 +1,7 @@
-"""The jobs that this user's launchers run on this machine: noted where nobody else can read, for `stratagem status`.
+"""The register of the jobs that this user's launchers run on this machine, for `stratagem status`; private to the user.
 
-A note is a file in a directory that belongs to this user and that nobody else may enter. Its launcher holds a lock on it for
-as long as it lives, however it ends: a note that nobody holds is of a launcher that was killed, and is removed.
+An entry is a file in a directory that belongs to this user and that nobody else may enter. Its launcher holds a lock on it
+until it ends, in whatever way: an entry that is not locked is of a launcher that was killed, and is removed.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ _LOOPBACK = {"localhost": "127.0.0.1"}
 
 @dataclass(frozen=True)
 class RunningJob:
-    """A job as its launcher has noted it.
+    """A running job, as its launcher has registered it.
 
     Attributes:
-        command: What it runs.
-        started: When, in seconds since 1970.
-        addresses: Where its tasks listen, the one to ask first at the front.
-        secret: Its secret; `None` if the user has chosen one, who then knows it.
+        command: Its command.
+        started: Its start, in seconds since 1970.
+        addresses: The addresses of its tasks, the one to ask first at the front.
+        secret: Its secret; `None` if the user has chosen one, and so knows it.
     """
 
     command: str
@@ -48,20 +48,20 @@ class RunningJob:
 
     @property
     def target(self) -> str:
-        """The server to ask."""
+        """The server to ask for its status."""
         return f"sg://{self.addresses[0]}"
 
     def has(self, target: str) -> bool:
-        """Whether a server is one of its tasks."""
+        """Return whether a server is one of its tasks."""
         try:
-            asked = Address.parse(target.removeprefix("sg://"))
+            address = Address.parse(target.removeprefix("sg://"))
         except ClusterError:
             return False
-        return str(Address(_LOOPBACK.get(asked.host, asked.host), asked.port)) in self.addresses
+        return str(Address(_LOOPBACK.get(address.host, address.host), address.port)) in self.addresses
 
     @classmethod
     def read(cls, text: bytes) -> "RunningJob | None":
-        """The job of a note; `None` for one that is not written yet."""
+        """Return the job of an entry; `None` if it is not written yet."""
         try:
             values = json.loads(text)
             return cls(
@@ -74,26 +74,26 @@ class RunningJob:
             return None
 
 
-def note(job: RunningJob, name: str) -> Callable[[], None]:
-    """Note a job that this process runs, and remove what killed launchers have left.
+def register_job(job: RunningJob, name: str) -> Callable[[], None]:
+    """Register a job that this process runs, and remove the entries of killed launchers.
 
     Args:
         job: The job.
-        name: A name that no other job has.
+        name: A unique name.
 
     Returns:
-        Call it when the job is over.
+        A call that removes the job from the register.
 
     Raises:
-        LaunchError: There is no private directory to note it in.
+        LaunchError: There is no private directory for the register.
     """
     path = _directories()[0]
     for _ in range(_ATTEMPTS):
         with (
             contextlib.suppress(FileNotFoundError),
-            _entered(path, make=True) as directory,
-        ):  # another has removed it
-            _jobs_in(directory)  # removes what is left over
+            _private_directory(path, make=True) as directory,
+        ):  # another launcher has removed the directory
+            _jobs_in(directory)  # removes the entries of killed launchers
             file = os.open(name, _MAKE_FILE, 0o600, dir_fd=directory)
             try:
                 os.write(file, json.dumps(asdict(job)).encode())
@@ -101,44 +101,41 @@ def note(job: RunningJob, name: str) -> Callable[[], None]:
             except OSError:
                 os.close(file)
                 raise
-            if _is_there(name, file, directory):
-                return lambda: _forget(path, name, file)
-            os.close(file)  # somebody found it before it was locked, and took it for one that is left over
-    raise LaunchError(f"a note of this job in {path} does not stay there")
+            if _has_name(file, name, directory):
+                return lambda: _unregister(path, name, file)
+            os.close(file)  # another process saw the entry before it was locked, and removed it
+    raise LaunchError(f"cannot register this job: its file in {path} is removed each time")
 
 
 def running_jobs() -> list[RunningJob]:
-    """The jobs of this user that run now, the oldest first; what killed launchers have left is removed."""
-    found = []
+    """Return this user's running jobs, the oldest first, and remove the entries of killed launchers."""
+    jobs = []
     for path in _directories():
         try:
-            with _entered(path, make=False) as directory:
-                found += _jobs_in(directory)
+            with _private_directory(path, make=False) as directory:
+                jobs += _jobs_in(directory)
         except FileNotFoundError:
             continue
         except LaunchError as error:
-            _log.warning("%s: it is passed over", error)
-    return sorted(found, key=lambda job: job.started)
+            _log.warning("%s; ignoring it", error)
+    return sorted(jobs, key=lambda job: job.started)
 
 
 def find_job(target: str | None, jobs: Sequence[RunningJob]) -> RunningJob | None:
-    """The job that a user means.
+    """Return the job that a user means; `None` if the target belongs to none of the jobs.
 
     Args:
-        target: A server of it; `None` for the only job there is.
-        jobs: All that run.
-
-    Returns:
-        The job; `None` if the server is of none of them.
+        target: A server of the job; `None` for the only job.
+        jobs: The running jobs.
 
     Raises:
-        LaunchError: No target is given, and there is not just one job.
+        LaunchError: There is no target, and no job or more than one.
     """
     if target is not None:
         return next((job for job in jobs if job.has(target)), None)
     if not jobs:
         raise LaunchError(
-            "no job of yours that `stratagem run` has started is running on this machine; give the TARGET of a server, as in "
+            "no job of yours, started by `stratagem run`, is running on this machine; give the TARGET of a server, such as "
             "sg://host:port"
         )
     if len(jobs) > 1:
@@ -150,19 +147,21 @@ def find_job(target: str | None, jobs: Sequence[RunningJob]) -> RunningJob | Non
 
 
 def _directories() -> list[Path]:
-    """Where notes may be: for each session's own directory, if there is one, else for temporary files."""
+    """Return the directories of registers: the session's, if it has one, then that for temporary files."""
     user = os.geteuid()
     session = environment.runtime_dir()
     temporary = Path(tempfile.gettempdir()) / f"{_NAME}-{user}"
     with contextlib.suppress(OSError):
-        if session is not None and Path(session).stat().st_uid == user:  # after `su` it is another user's
+        if (
+            session is not None and Path(session).stat().st_uid == user
+        ):  # after `su` it belongs to another user
             return [Path(session) / _NAME, temporary]
     return [temporary]
 
 
 @contextmanager
-def _entered(path: Path, *, make: bool) -> Iterator[int]:
-    """A descriptor of a directory that is this user's alone: whatever becomes of its name, this stays the same."""
+def _private_directory(path: Path, *, make: bool) -> Iterator[int]:
+    """Open a directory that is private to this user. The descriptor stays valid whatever happens to the path."""
     if make:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -171,13 +170,13 @@ def _entered(path: Path, *, make: bool) -> Iterator[int]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise LaunchError(f"{path} is no directory of your own ({error.strerror}): remove it") from error
+        raise LaunchError(f"{path} is not a directory of your own ({error.strerror}): remove it") from error
     try:
         status = os.fstat(directory)
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise LaunchError(
                 f"{path} is not private: it belongs to user {status.st_uid} and has mode "
-                f"{stat.S_IMODE(status.st_mode):o}, where {os.geteuid()} and 700 are wanted; remove it"
+                f"{stat.S_IMODE(status.st_mode):o}, instead of {os.geteuid()} and 700; remove it"
             )
         yield directory
     finally:
@@ -185,12 +184,12 @@ def _entered(path: Path, *, make: bool) -> Iterator[int]:
 
 
 def _jobs_in(directory: int) -> list[RunningJob]:
-    names = os.listdir(directory)  # of what was checked, not of what now has its name
-    return [job for name in names if (job := _looked_at(name, directory)) is not None]
+    names = os.listdir(directory)  # by descriptor: the path may name another directory by now
+    return [job for name in names if (job := _read_entry(name, directory)) is not None]
 
 
-def _looked_at(name: str, directory: int) -> RunningJob | None:
-    """The job that a note tells of; one that nobody holds is removed."""
+def _read_entry(name: str, directory: int) -> RunningJob | None:
+    """Return the job of an entry. Remove the entry, and return `None`, if its launcher was killed."""
     try:
         file = os.open(name, _READ_FILE, dir_fd=directory)
     except OSError:  # it was removed meanwhile, or is a link
@@ -204,7 +203,7 @@ def _looked_at(name: str, directory: int) -> RunningJob | None:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return RunningJob.read(os.read(file, _LONGEST))
-        if _is_there(name, file, directory):
+        if _has_name(file, name, directory):
             os.unlink(name, dir_fd=directory)
         return None
     except OSError:
@@ -213,21 +212,21 @@ def _looked_at(name: str, directory: int) -> RunningJob | None:
         os.close(file)
 
 
-def _is_there(name: str, file: int, directory: int) -> bool:
-    """Whether an open file has still that name."""
+def _has_name(file: int, name: str, directory: int) -> bool:
+    """Return whether an open file still has this name."""
     try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return os.path.samestat(found, os.fstat(file))
+    return os.path.samestat(status, os.fstat(file))
 
 
-def _forget(path: Path, name: str, file: int) -> None:
+def _unregister(path: Path, name: str, file: int) -> None:
     try:
-        with contextlib.suppress(OSError, LaunchError), _entered(path, make=False) as directory:
-            if _is_there(name, file, directory):
+        with contextlib.suppress(OSError, LaunchError), _private_directory(path, make=False) as directory:
+            if _has_name(file, name, directory):
                 os.unlink(name, dir_fd=directory)
         with contextlib.suppress(OSError):
-            path.rmdir()  # unless others have jobs noted there
+            path.rmdir()  # fails while it has other entries
     finally:
         os.close(file)

@@ -1,4 +1,4 @@
-"""`stratagem serve`: a server for one task, which holds variables and runs what others ship to it."""
+"""`stratagem serve`: a server for one task, which holds variables and runs the programs that others send to it."""
 
 import logging
 import os
@@ -17,43 +17,45 @@ from stratagem import environment
 from stratagem.cluster import resolve_cluster
 from stratagem.errors import LaunchError
 from stratagem.runtime.exits import DAEMON_WORK
-from stratagem.tools.launch.task import EXIT_INTERRUPTED, EXIT_TERMINATED
+from stratagem.tools.launch.tasks import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stratagem.runtime import Server
 
-_LOOK_SECONDS, _LOOKS = 0.25, 4
-"""Between two looks at whether workers are connected; how many must find none, since a connection may be made anew."""
+_CHECK_SECONDS, _CHECKS = 0.25, 4
+"""The interval of checks for connected workers, and how many in a row must find none, since a worker may reconnect."""
 _LAST_SECONDS = 3.0
-"""Of the grace, for the server's own end."""
+"""The end of the grace period, for the server's own end."""
 _EXAMPLE = """\b
 Example:
   stratagem serve --job_name ps --task_index 0 --ps_hosts 127.0.0.1:2222 --worker_hosts 127.0.0.1:2223"""
 
 
 @click.command(epilog=_EXAMPLE)
-@click.option("--job_name", metavar="JOB", help="Job of this task: ps, worker, chief.")
+@click.option("--job_name", metavar="JOB", help="Job of this task: ps, worker or chief.")
 @click.option("--task_index", "--task_id", metavar="I", type=int, help="Index of this task in its job.")
-@click.option("--ps_hosts", metavar="HOST:PORT,…", help="Addresses of the parameter servers.")
-@click.option("--worker_hosts", metavar="HOST:PORT,…", help="Addresses of the workers.")
+@click.option("--ps_hosts", metavar="HOST:PORT,…", help="Addresses of all parameter servers.")
+@click.option("--worker_hosts", metavar="HOST:PORT,…", help="Addresses of all workers.")
 @click.option("--chief_hosts", metavar="HOST:PORT", help="Address of the chief, if it is not worker 0.")
 @click.option(
     "--secret-file",
     metavar="F",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the cluster's secret.  [default: STRATAGEM_SECRET or STRATAGEM_SECRET_FILE]",
+    help="File with the secret of the cluster.  [default: STRATAGEM_SECRET or STRATAGEM_SECRET_FILE]",
 )
 @click.option(
-    "--insecure", is_flag=True, help="Listen where others can reach it although there is no secret."
+    "--insecure",
+    is_flag=True,
+    help="Listen on addresses that other hosts can reach, although there is no secret.",
 )
 @click.option(
     "--allow-import",
     "allowed",
     metavar="MODULE",
     multiple=True,
-    help="Module whose functions may make datasets here for a single client; may be given several times.",
+    help="Module whose functions may make datasets in this task for a single client. May be given several times.",
 )
 def serve(
     job_name: str | None,
@@ -65,29 +67,29 @@ def serve(
     insecure: bool,
     allowed: tuple[str, ...],
 ) -> None:
-    """Serve one task of a cluster until the job is done, SIGTERM or Ctrl-C.
+    """Serve one task of a cluster until the job is done, or until SIGTERM or Ctrl-C.
 
-    The task is given by these flags or by TF_CONFIG.
+    Define the task by these options or by TF_CONFIG.
     """
-    given = {
+    flags = {
         "--job_name": job_name,
         "--task_index": task_index,
         "--ps_hosts": ps_hosts,
         "--worker_hosts": worker_hosts,
         "--chief_hosts": chief_hosts,
     }
-    config = resolve_cluster([f"{flag}={value}" for flag, value in given.items() if value is not None])
+    config = resolve_cluster([f"{flag}={value}" for flag, value in flags.items() if value is not None])
     if config is None:
         raise LaunchError(
-            "which task is this to serve? Give --job_name, --task_index and the addresses (--ps_hosts, --worker_hosts), "
+            "the task to serve is not defined: give --job_name, --task_index and the addresses (--ps_hosts, --worker_hosts), "
             "or set TF_CONFIG"
         )
     _check_importable(allowed)
-    # Not 0: who did not ask for it should know that the job was not done.
+    # Not 0: whoever did not send SIGTERM should know that the job is not done.
     signal.signal(signal.SIGTERM, lambda *_: _leave(EXIT_TERMINATED))
 
     from stratagem.devices import compute_in_calling_thread, share_host
-    from stratagem.runtime import Server  # starts JAX: only now is it known that there is something to serve
+    from stratagem.runtime import Server  # starts JAX, so only after the checks above
     from stratagem.runtime.wire.credentials import read_secret_file
 
     share_host(config)
@@ -107,29 +109,29 @@ def serve(
             try:
                 server.join()
                 if environment.run_id() is not None:
-                    _stay_for_the_launcher()
+                    _wait_for_launcher()
             except SystemExit:
                 if config.job_name == "ps":
                     _let_workers_save(server)
                 sys.exit(0 if server.is_done else EXIT_TERMINATED)
     except SystemExit as end:
-        _settle(int(end.code or 0))
+        _exit_if_busy(int(end.code or 0))
         raise
     except KeyboardInterrupt:
-        _settle(EXIT_INTERRUPTED)
+        _exit_if_busy(EXIT_INTERRUPTED)
         raise
-    _settle(0)
+    _exit_if_busy(0)
 
 
 def _dataset_service(allowed: tuple[str, ...]) -> "Callable[[Server], object]":
-    """What lets a single client name datasets; parameter servers need none."""
+    """Return the service with which a single client makes datasets here; parameter servers need none."""
     from stratagem.classic.coordinator.dataset_service import DatasetService
 
     return partial(DatasetService, allowed=allowed)
 
 
 def _check_importable(modules: tuple[str, ...]) -> None:
-    """Raise for a module that is not there: better now than when the first closure wants a batch."""
+    """Raise LaunchError for a module that does not exist: now, rather than at the first batch."""
     for module in modules:
         package = module.partition(".")[0]
         if not package.isidentifier() or find_spec(package) is None:
@@ -140,30 +142,30 @@ def _check_importable(modules: tuple[str, ...]) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not keep the server from closing
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not keep the server from closing
     sys.exit(code)
 
 
 def _let_workers_save(server: "Server") -> None:
-    """Serve on as long as workers are connected: all were asked to end at once, and the values that they save are here."""
-    end = time.monotonic() + environment.grace() - _LAST_SECONDS
-    looks_without = 0
-    while looks_without < _LOOKS and time.monotonic() < end and not server.join(_LOOK_SECONDS):
-        looks_without = 0 if server.has_workers else looks_without + 1
+    """Serve while workers are connected: all tasks were asked to end at the same time, and workers save values of this server."""
+    deadline = time.monotonic() + environment.grace() - _LAST_SECONDS
+    checks = 0
+    while checks < _CHECKS and time.monotonic() < deadline and not server.join(_CHECK_SECONDS):
+        checks = 0 if server.has_workers else checks + 1
 
 
-def _stay_for_the_launcher() -> NoReturn:
-    """Serve until `stratagem run` asks for the end, which it does when all workers have ended.
+def _wait_for_launcher() -> NoReturn:
+    """Serve until `stratagem run` asks this task to end, which it does when all workers have ended.
 
-    A worker may be killed after its farewell and before its end. It is then started again, and has to hear from somebody
-    that it has finished.
+    A worker may be killed after its farewell and before its end. It is then restarted, and must learn from a server that it
+    has finished.
     """
     while True:
         signal.pause()
 
 
-def _settle(code: int) -> None:
-    """End this process here if a program still runs, which cannot be interrupted, nor Python be taken down under it."""
+def _exit_if_busy(code: int) -> None:
+    """Exit here if a program still runs: it cannot be interrupted, and Python cannot be shut down while it runs."""
     if DAEMON_WORK.settle():
         return
     logging.shutdown()

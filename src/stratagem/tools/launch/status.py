@@ -1,4 +1,4 @@
-"""`stratagem status`: what every task of a cluster is doing, as a table or as JSON."""
+"""`stratagem status`: the state of every task of a cluster, as tables or as JSON."""
 
 import json
 import sys
@@ -12,13 +12,11 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from stratagem import environment
+from stratagem.tools.launch.output import table_console
 from stratagem.tools.launch.running_jobs import find_job, running_jobs
-from stratagem.tools.launch.wide_console import wide_console
 
 REFRESH_SECONDS = 1.0
 ANSWER_SECONDS = 3.0
-
-
 _EXAMPLE = """\b
 Example:
   stratagem status sg://127.0.0.1:2222 --json"""
@@ -27,12 +25,14 @@ Example:
 @click.command(epilog=_EXAMPLE)
 @click.argument("target", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print once, as JSON.")
-@click.option("--once", is_flag=True, help="Print once; in a terminal the table refreshes until Ctrl-C.")
+@click.option(
+    "--once", is_flag=True, help="Print once. Without it, tables in a terminal refresh until Ctrl-C."
+)
 def status(target: str | None, as_json: bool, once: bool) -> None:
-    """Show the tasks of the cluster that the server at TARGET (sg://host:port) belongs to.
+    """Show the tasks of the cluster to which the server at TARGET (sg://host:port) belongs.
 
-    Without TARGET, that is the job of yours that `stratagem run` runs on this machine. Of such jobs the secret is found; of
-    others STRATAGEM_SECRET or STRATAGEM_SECRET_FILE tell it.
+    Without TARGET, show your job that `stratagem run` runs on this machine. The secrets of such jobs are known; for other
+    jobs set STRATAGEM_SECRET or STRATAGEM_SECRET_FILE.
     """
     from stratagem.runtime import Session
 
@@ -43,7 +43,7 @@ def status(target: str | None, as_json: bool, once: bool) -> None:
         if as_json:
             click.echo(json.dumps(session.status(), indent=2, ensure_ascii=False))
         elif once or not sys.stdout.isatty():
-            wide_console().print(_tables(session.status(), {}))
+            table_console().print(status_tables(session.status(), {}))
         else:
             _watch(session)
 
@@ -53,12 +53,13 @@ def _watch(session: Any) -> None:
     with Live(refresh_per_second=4) as live:
         while True:
             now = session.status()
-            live.update(_tables(now, earlier))
+            live.update(status_tables(now, earlier))
             earlier = now
-            time.sleep(REFRESH_SECONDS)  # the pace of a display, not a wait for something
+            time.sleep(REFRESH_SECONDS)  # the refresh rate, not a wait for an event
 
 
-def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
+def status_tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
+    """Return the statuses of tasks as tables; `earlier` statuses are for rates."""
     overview = Table(
         Column("task", no_wrap=True),
         "process",
@@ -76,25 +77,25 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
     models = Table(
         "model", "update rule", "global step", "workers", "staleness", "dropped", "last snapshot", "last loss"
     )
-    for task, said in tasks.items():
-        if "error" in said:
-            overview.add_row(task, "", "[red]unreachable[/red]", *[""] * 6, escape(said["error"]))
+    for task, task_status in tasks.items():
+        if "error" in task_status:
+            overview.add_row(task, "", "[red]unreachable[/red]", *[""] * 6, escape(task_status["error"]))
             continue
         overview.add_row(
             task,
-            str(said["process"]),
-            ", ".join(name.rpartition("device:")[2] for name in said["devices"]),
-            f"{said['seconds']:.0f} s",
-            f"{_rate(said, earlier.get(task)):.0f}",
-            _size(said["bytes_in"]),
-            _size(said["bytes_out"]),
-            str(said["connections"]),
-            str(said["programs"]["size"]),
-            escape(said["last_error"] or ""),
+            str(task_status["process"]),
+            ", ".join(name.rpartition("device:")[2] for name in task_status["devices"]),
+            f"{task_status['seconds']:.0f} s",
+            f"{_rate(task_status, earlier.get(task)):.0f}",
+            _size(task_status["bytes_in"]),
+            _size(task_status["bytes_out"]),
+            str(task_status["connections"]),
+            str(task_status["programs"]["size"]),
+            escape(task_status["last_error"] or ""),
         )
-        served = said.get("parameters", {})
-        for name, model in served.items():
-            if "global_step" in model:  # the one server that leads tells of all
+        hosted = task_status.get("parameters", {})
+        for name, model in hosted.items():
+            if "global_step" in model:  # server 0 reports for all
                 models.add_row(
                     escape(name),
                     escape(model["rule"]),
@@ -116,8 +117,8 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
                     f"{table['expired']:,}",
                     task,
                 )
-        parts = [variable for model in served.values() for variable in model["variables"]]
-        for variable in [*said["variables"], *parts]:
+        shards = [variable for model in hosted.values() for variable in model["variables"]]
+        for variable in [*task_status["variables"], *shards]:
             shape = "×".join(map(str, variable["shape"])) or "scalar"
             variables.add_row(
                 escape(variable["name"]),
@@ -130,20 +131,20 @@ def _tables(tasks: dict[str, Any], earlier: dict[str, Any]) -> Group:
 
 
 def _loss(loss: dict[str, int] | None) -> str:
-    """What going back to a snapshot cost: `12 updates, from step 30 to 18`."""
+    """Format the cost of a return to a snapshot: `12 updates, from step 30 to 18`."""
     return "none" if loss is None else f"{loss['updates']} updates, from step {loss['from']} to {loss['to']}"
 
 
 def _histogram(counts: dict[str, int]) -> str:
-    """How many pushes were so many steps stale: `0: 90 %, 1: 10 %`."""
+    """Format the shares of pushes at each staleness: `0: 90 %, 1: 10 %`."""
     total = sum(counts.values())
     return ", ".join(f"{steps}: {100 * count / total:.0f} %" for steps, count in counts.items())
 
 
-def _rate(said: dict[str, Any], earlier: dict[str, Any] | None) -> float:
-    """Calls per second since the last look, or since the start."""
-    calls, seconds = sum(said["calls"].values()), said["seconds"]
-    if earlier is not None and earlier.get("incarnation") == said["incarnation"]:
+def _rate(task_status: dict[str, Any], earlier: dict[str, Any] | None) -> float:
+    """Return calls per second since the earlier status, or since the start."""
+    calls, seconds = sum(task_status["calls"].values()), task_status["seconds"]
+    if earlier is not None and earlier.get("incarnation") == task_status["incarnation"]:
         calls -= sum(earlier["calls"].values())
         seconds -= earlier["seconds"]
     return float(calls / seconds) if seconds > 0 else 0.0

@@ -31,13 +31,13 @@ def test_the_tasks_of_a_job_are_tried_together(nursery: Nursery, script: ScriptW
 
 def test_a_strategy_that_trains_otherwise_is_named(nursery: Nursery, script: ScriptWriter) -> None:
     path = script("""
-        from stratagem.tools.checking import task
+        from stratagem.tools import checking
         from stratagem.strategies import OneDeviceStrategy
 
         class Careless(OneDeviceStrategy):
             def distribute(self, batches):
                 return super().distribute((values * 1.001, labels) for values, labels in batches)
-        task._BY_NAME[task.TOGETHER] = Careless
+        checking._STRATEGIES[checking.MULTI_WORKER] = Careless
         from stratagem.tools.launch import check
         check.resolve_cluster = lambda: True
         from stratagem.tools.launch.cli import main

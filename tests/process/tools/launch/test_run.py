@@ -235,7 +235,7 @@ def test_restarts_run_out(script: ScriptWriter) -> None:
     with launcher("--max-restarts", "1", script('raise ValueError(f"again {generation}")')) as job:
         code, _, err = job.finish()
     assert code == 1
-    assert "1 restarts are used up" in err
+    assert "--max-restarts 1 is reached" in err
     report = err[err.index("stratagem: worker:0 failed, with exit code 1:") :]
     assert "again 1" in report
     assert "again 0" not in report

@@ -18,7 +18,7 @@ import stratagem.tools.planning
 from process.parameters.conftest import JobMaker
 from process.tools.planning.slow_line import SlowLine
 from stratagem.tools.launch.job_shape import tf_config
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import TaskName
 from stratagem.tools.planning.capacity import make_plan
 from stratagem.tools.planning.job_profile import JobProfile, MachineTimes
 from stratagem.tools.planning.rule_models import RuleChoice

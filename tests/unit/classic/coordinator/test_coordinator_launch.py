@@ -3,8 +3,8 @@
 import pytest
 
 from stratagem.errors import LaunchError
-from stratagem.tools.launch.job_shape import SERVE, JobShape, Run
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.job_shape import SERVE, JobRun, JobShape
+from stratagem.tools.launch.tasks import TaskName
 
 SHAPE = JobShape(
     ("train",), ps=1, single_client=True, allowed_imports=("data", "more.data"), import_directory="/scripts"
@@ -22,7 +22,7 @@ def test_workers_alone_may_import() -> None:
     ("inherited", "expected"), [({}, "/scripts"), ({"PYTHONPATH": "/a:/b"}, "/a:/b:/scripts")]
 )
 def test_workers_look_beside_the_script(inherited: dict[str, str], expected: str) -> None:
-    run = Run(SHAPE, "run-id", "a secret", inherited, dict.fromkeys(SHAPE.tasks, "127.0.0.1:1"))
+    run = JobRun(SHAPE, "run-id", "a secret", inherited, dict.fromkeys(SHAPE.tasks, "127.0.0.1:1"))
     assert run.task_environment(TaskName("worker", 0), 0)["PYTHONPATH"] == expected
     assert run.task_environment(TaskName("ps", 0), 0).get("PYTHONPATH") == inherited.get("PYTHONPATH")
 

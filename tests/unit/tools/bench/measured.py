@@ -33,4 +33,4 @@ def result(
 
 def failed(strategy: str, replicas: int) -> Result:
     """A contender that did not finish."""
-    return Result(Contender(strategy, replicas), failure="it ended with 1\nValueError: the cause")
+    return Result(Contender(strategy, replicas), failure="it ended with exit code 1\nValueError: the cause")

@@ -1,6 +1,6 @@
 """What is advised, by what was measured."""
 
-from stratagem.tools.bench.advice import advise
+from stratagem.tools.bench.results import advise
 from unit.tools.bench.measured import failed, result
 
 ONE = result("one-device", 1, [1000])
@@ -32,7 +32,7 @@ def test_large_models_do_not_wait_either() -> None:
         [ONE, result("multi-worker", 2, [1200]), result("async", 2, [1800], loss=0.7, staleness=1.0)], cores=4
     )
     assert said.startswith("Use sg.ParameterServerStrategy(update=sg.Async())")
-    assert "the exchange takes long beside the computing" in said
+    assert "communication takes long compared with computing" in said
     assert "higher (0.700 against 0.500): try a smaller learning rate" in said
 
 
@@ -50,7 +50,7 @@ def test_a_bound_that_costs_nothing_is_kept() -> None:
 
 def test_nothing_gained_is_said() -> None:
     first, second = advise([ONE, result("mirrored", 2, [800]), result("multi-worker", 2, [1050])], cores=2)
-    assert first.startswith("Use sg.OneDeviceStrategy(): nothing is gained here")
+    assert first.startswith("Use sg.OneDeviceStrategy(): several processes or devices gain nothing here")
     assert "already computes on all 2 cores" in first
     assert second == (
         "Among several processes, multi-worker mirrored, 2 workers does best (sg.MultiWorkerMirroredStrategy())."
@@ -72,9 +72,9 @@ def test_devices_of_one_process_may_gain_where_uneven_processes_do_not() -> None
 
 def test_only_what_was_measured_is_compared() -> None:
     [said] = advise([ONE, result("async", 2, [1800])], cores=4)
-    assert "compared with none that keeps workers in step" in said
+    assert "not compared with a strategy that keeps workers in step" in said
     [said] = advise([ONE, result("multi-worker", 2, [1800]), failed("async", 2)], cores=4)
-    assert "compared with none that lets workers go at their own pace" in said
+    assert "not compared with a strategy that lets workers go at their own pace" in said
 
 
 def test_nothing_to_compare_is_said() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from stratagem.errors import LaunchError
-from stratagem.tools.bench.contenders import CHOICES, line_up
-from stratagem.tools.bench.settings import JobSettings, layer_sizes, whole_numbers
+from stratagem.tools.bench.contenders import CHOICES, WorkerSettings, line_up
+from stratagem.tools.launch.bench import layer_sizes, whole_numbers
 
 
 def test_every_strategy_at_every_number() -> None:
@@ -62,5 +62,5 @@ def test_a_model_has_inputs_and_classes(text: str) -> None:
 
 
 def test_settings_survive_the_command_line() -> None:
-    settings = JobSettings("async", (784, 500, 10), 100, 0.5, 0.001, "/some/where")
-    assert JobSettings.from_json(settings.to_json()) == settings
+    settings = WorkerSettings("async", (784, 500, 10), 100, 0.5, 0.001, "/some/where")
+    assert WorkerSettings.from_json(settings.to_json()) == settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratagem.errors import LaunchError
-from stratagem.tools.bench.plot import Series, check_plot, losses, speeds, write_plot
+from stratagem.tools.bench.report import Series, check_plot, losses, speeds, write_plot
 from unit.tools.bench.measured import failed, result
 
 RESULTS = [

@@ -5,7 +5,7 @@ import json
 
 from rich.console import Console
 
-from stratagem.tools.bench.report import plain, rows, table
+from stratagem.tools.bench.report import plain_results, results_table, rows
 from unit.tools.bench.measured import failed, result
 
 RESULTS = [
@@ -30,7 +30,7 @@ def test_without_one_device_there_is_no_efficiency() -> None:
 def test_the_table_fits_a_terminal() -> None:
     console = Console(width=100, file=io.StringIO())
     with console.capture() as captured:
-        console.print(table(RESULTS, 3.0))
+        console.print(results_table(RESULTS, 3.0))
     lines = captured.get().splitlines()
     assert lines[0].split() == [
         *("contender", "steps/s", "examples/s", "efficiency", "loss", "after", "3", "s", "staleness")
@@ -39,7 +39,7 @@ def test_the_table_fits_a_terminal() -> None:
 
 
 def test_plain_values_are_json() -> None:
-    said = json.loads(json.dumps(plain(RESULTS, {"batch": 100}, {"cores": 2}, ["Use it."])))
+    said = json.loads(json.dumps(plain_results(RESULTS, {"batch": 100}, {"cores": 2}, ["Use it."])))
     assert (said["asked"], said["machine"], said["advice"]) == ({"batch": 100}, {"cores": 2}, ["Use it."])
     one, apart, broken = said["contenders"]
     assert one["examples_per_second"] == 1200
@@ -50,6 +50,6 @@ def test_plain_values_are_json() -> None:
 
 
 def test_a_loss_that_went_astray_is_none_in_json() -> None:
-    said = plain([result("one-device", 1, [1000], loss=float("nan"))], {}, {}, [])
+    said = plain_results([result("one-device", 1, [1000], loss=float("nan"))], {}, {}, [])
     json.dumps(said, allow_nan=False)
     assert said["contenders"][0]["loss"] is None

@@ -38,4 +38,4 @@ def test_medians_of_rounds_and_efficiency() -> None:
     assert (one.examples_per_second, two.examples_per_second) == (2000, 3000)
     assert two.efficiency(one) == 0.75
     assert two.evenness == 0.4
-    assert one.usual_round.examples_per_second == 2000
+    assert one.median_round.examples_per_second == 2000

@@ -53,7 +53,7 @@ def test_prints_or_writes_the_same(emitted: Emitted, in_directory: Path) -> None
         assert Path("file").read_text() == out
         code, _, err = emitted(kind, "--output", "file", "train.py")
         assert code == 2
-        assert "file is there already; give another --output, or --overwrite" in err
+        assert "file exists already; give another --output, or --overwrite" in err
         assert emitted(kind, "--overwrite", "--output", "file", "train.py")[0] == 0
         Path("file").unlink()
 

@@ -20,7 +20,7 @@ from stratagem.tools.launch.policy import (
     Signalled,
     Start,
 )
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.tasks import TaskName
 
 PS = TaskName("ps", 0)
 W0, W1 = TaskName("worker", 0), TaskName("worker", 1)
@@ -48,7 +48,7 @@ def test_first_failure_ends_all_and_kills_what_does_not_listen() -> None:
     policy = begun(PS, W0, W1)
     instructions = policy.handle(Exited(W0, 3), 10.0)
     assert acts(instructions) == [Send(PS, signal.SIGTERM), Send(W1, signal.SIGTERM)]
-    assert instructions[0] == Say("worker:0 failed with exit code 3: ending all")
+    assert instructions[0] == Say("worker:0 failed with exit code 3: stopping the job")
     assert policy.handle(Exited(W1, -15), 10.1) == []
     assert policy.wake_at == 10.0 + rules.STOP_SECONDS
     assert policy.handle(Passed(), policy.wake_at) == [Kill(PS)]
@@ -91,7 +91,7 @@ def test_who_is_preempted_may_save_with_the_servers_before_these_end() -> None:
 def test_a_worker_that_was_asked_to_end_leaves_the_others_time_to_save_with_the_servers() -> None:
     policy = begun(PS, W0, W1, grace=7.0)
     assert policy.handle(Exited(W1, 143), 1.0) == [
-        Say("worker:1 was asked to end: ending all, with 7 s to save"),
+        Say("worker:1 was asked to end: stopping the job, with 7 s to save"),
         Send(W0, signal.SIGTERM),
     ]
     assert policy.wake_at == 8.0

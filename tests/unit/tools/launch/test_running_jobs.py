@@ -10,7 +10,7 @@ import pytest
 
 from drills.processes import fork
 from stratagem.errors import LaunchError
-from stratagem.tools.launch.running_jobs import RunningJob, find_job, note, running_jobs
+from stratagem.tools.launch.running_jobs import RunningJob, find_job, register_job, running_jobs
 
 JOB = RunningJob("python train.py", 1.0, ("127.0.0.1:2000", "127.0.0.1:2001"), "a secret")
 OTHER = RunningJob("python other.py", 2.0, ("127.0.0.1:3000",), None)
@@ -28,8 +28,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_job_is_found_as_long_as_it_runs(place: Path) -> None:
     assert running_jobs() == []
-    forget = note(JOB, "a")
-    forget_other = note(OTHER, "b")
+    forget = register_job(JOB, "a")
+    forget_other = register_job(OTHER, "b")
     assert (place.stat().st_mode & 0o777, (place / "a").stat().st_mode & 0o777) == (0o700, 0o600)
     assert running_jobs() == [JOB, OTHER]
     forget()
@@ -46,7 +46,7 @@ def test_without_a_directory_of_the_session_it_is_beside_temporary_files(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    forget = note(JOB, "a")
+    forget = register_job(JOB, "a")
     assert (Path(tempfile.gettempdir()) / f"stratagem-{os.geteuid()}" / "a").exists()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place.parent))
     assert running_jobs() == [JOB]  # asked from a session that has one
@@ -57,7 +57,7 @@ def test_what_a_killed_launcher_has_left_is_removed(place: Path) -> None:
     ready, done = os.pipe()
     pid = fork()
     if pid == 0:
-        note(JOB, "left")
+        register_job(JOB, "left")
         os.write(done, b"!")
         signal.pause()
     try:
@@ -99,15 +99,15 @@ def test_a_directory_that_is_not_private_is_refused(
         pytest.skip("only root can give a directory away")
     make(place)
     with pytest.raises(LaunchError, match=f"{place} is no.*remove it"):
-        note(JOB, "a")
+        register_job(JOB, "a")
     assert not list(place.parent.rglob("a")), "something was written"
     assert running_jobs() == []
     (message,) = caplog.messages
-    assert str(place) in message and "passed over" in message
+    assert str(place) in message and "ignoring it" in message
 
 
 def test_files_of_others_and_links_are_not_read(place: Path) -> None:
-    forget = note(JOB, "a")
+    forget = register_job(JOB, "a")
     (place / "link").symlink_to(place / "a")
     (place / "open").write_bytes((place / "a").read_bytes())
     (place / "open").chmod(0o644)
@@ -123,7 +123,7 @@ def test_a_note_does_not_follow_a_link_or_replace_a_file(place: Path) -> None:
     victim.write_text("mine")
     (place / "a").symlink_to(victim)
     with pytest.raises(FileExistsError):
-        note(JOB, "a")
+        register_job(JOB, "a")
     assert victim.read_text() == "mine"
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from stratagem.tools.bench.teacher import Teacher, first_parameters
+from stratagem.tools.bench.worker import Teacher, first_parameters
 
 
 def test_all_who_ask_get_the_same_batches() -> None:

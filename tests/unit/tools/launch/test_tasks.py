@@ -1,11 +1,10 @@
 """The failure to read first."""
 
-from stratagem.tools.launch.failure import Failure, LastWords, report
-from stratagem.tools.launch.task import TaskName, describe_exit
+from stratagem.tools.launch.tasks import StderrTail, TaskFailure, TaskName, describe_exit, failure_report
 
 
-def words(text: str) -> LastWords:
-    last = LastWords()
+def words(text: str) -> StderrTail:
+    last = StderrTail()
     for number, line in enumerate(text.splitlines()):
         last.feed(line.encode(), float(number))
     return last
@@ -16,7 +15,7 @@ def test_last_traceback_is_kept_from_its_beginning() -> None:
         "noise\nTraceback (most recent call last):\n  old\nKeyError: 1\nmore\nTraceback (most recent call last):\n  new\nValueError: 2"
     )
     assert last.text() == "Traceback (most recent call last):\n  new\nValueError: 2"
-    assert last.began == 5.0
+    assert last.traceback_began == 5.0
 
 
 def test_chained_tracebacks_belong_together() -> None:
@@ -27,26 +26,26 @@ def test_chained_tracebacks_belong_together() -> None:
     )
     last = words(f"noise\n{text}")
     assert last.text() == text
-    assert last.began == 1.0
+    assert last.traceback_began == 1.0
 
 
 def test_without_traceback_the_last_lines() -> None:
     last = words("\n".join(str(number) for number in range(100)))
-    assert last.began is None
+    assert last.traceback_began is None
     assert last.text().splitlines()[0] == "80"
 
 
 def test_report_sorts_by_time() -> None:
-    late = Failure(TaskName("worker", 0), -6, 2.0, "lost worker:1")
-    early = Failure(TaskName("worker", 1), 1, 1.0, "Traceback\nValueError: no")
-    assert report([late, early]) == (
+    late = TaskFailure(TaskName("worker", 0), -6, 2.0, "lost worker:1")
+    early = TaskFailure(TaskName("worker", 1), 1, 1.0, "Traceback\nValueError: no")
+    assert failure_report([late, early]) == (
         "worker:1 failed first, with exit code 1:\n  Traceback\n  ValueError: no\n"
         "then worker:0 failed, with signal SIGABRT"
     )
 
 
 def test_report_of_a_silent_death() -> None:
-    assert "wrote nothing to stderr" in report([Failure(TaskName("ps", 0), -9, 0.0, "")])
+    assert "wrote nothing to stderr" in failure_report([TaskFailure(TaskName("ps", 0), -9, 0.0, "")])
 
 
 def test_exits_in_words() -> None:

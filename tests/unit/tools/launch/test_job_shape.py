@@ -8,9 +8,8 @@ import pytest
 
 from stratagem.devices import visible_gpus
 from stratagem.errors import LaunchError
-from stratagem.tools.launch.job_shape import SERVE, JobShape, Run, tf_config, user_command
-from stratagem.tools.launch.ports import ReservedPort
-from stratagem.tools.launch.task import TaskName
+from stratagem.tools.launch.job_shape import SERVE, JobRun, JobShape, tf_config, user_command
+from stratagem.tools.launch.tasks import ReservedPort, TaskName
 
 SHAPE = JobShape(("train",), workers=2, ps=1, evaluator=True)
 ADDRESSES = {task: f"127.0.0.1:{2000 + number}" for number, task in enumerate(SHAPE.tasks)}
@@ -29,7 +28,7 @@ def test_evaluator_is_outside_the_cluster() -> None:
 
 
 def environment_of(shape: JobShape, task: TaskName, **inherited: str) -> dict[str, str]:
-    return Run(shape, "run-id", "a secret", inherited, ADDRESSES).task_environment(task, 3)
+    return JobRun(shape, "run-id", "a secret", inherited, ADDRESSES).task_environment(task, 3)
 
 
 def test_environment_adds_and_keeps() -> None:
@@ -60,10 +59,10 @@ def test_a_secret_of_the_user_is_kept() -> None:
 
 @pytest.mark.parametrize("chosen", [{"STRATAGEM_SECRET": "mine"}, {"STRATAGEM_SECRET_FILE": "mine"}])
 def test_a_secret_of_the_user_is_noted_nowhere(chosen: dict[str, str]) -> None:
-    made = Run(SHAPE, "run-id", "a secret", {}, ADDRESSES).noted
+    made = JobRun(SHAPE, "run-id", "a secret", {}, ADDRESSES).running_job
     assert (made.command, made.target, made.secret) == ("train", "sg://127.0.0.1:2000", "a secret")
     assert len(made.addresses) == 3  # the evaluator serves nobody
-    assert Run(SHAPE, "run-id", "a secret", chosen, ADDRESSES).noted.secret is None
+    assert JobRun(SHAPE, "run-id", "a secret", chosen, ADDRESSES).running_job.secret is None
 
 
 def test_who_runs_what() -> None:
