@@ -74,17 +74,11 @@ _STRATEGIES: dict[str, Callable[[], Strategy]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A strategy on some devices of this machine.
+    """A strategy on some devices of this machine."""
 
-    Attributes:
-        name: The strategy.
-        devices: Number of devices of each process.
-        workers: Number of processes.
-    """
-
-    name: str
-    devices: int = 1
-    workers: int = 1
+    name: str  # the strategy
+    devices: int = 1  # number of devices of each process
+    workers: int = 1  # number of processes
 
 
 def cases(devices: int, are_tpus: bool) -> Iterator[Case]:
@@ -103,21 +97,13 @@ def cases(devices: int, are_tpus: bool) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """The result of trying one strategy.
+    """The result of trying one strategy."""
 
-    Attributes:
-        replicas: Number of devices that trained.
-        kinds: The kinds of these devices.
-        difference: The largest difference from one device, relative to the largest value.
-        examples_per_second: Speed of training a 784-2048-10 model.
-        of_bare_jax: That speed, relative to bare JAX over the same devices; `None` where JAX cannot sum over the devices of
-            several processes.
-    """
-
-    replicas: int
-    kinds: str
-    difference: float
-    examples_per_second: float
+    replicas: int  # number of devices that trained
+    kinds: str  # the kinds of these devices
+    difference: float  # the largest difference from one device, relative to the largest value
+    examples_per_second: float  # speed of training a 784-2048-10 model
+    # That speed, relative to bare JAX over the same devices; `None` where JAX cannot sum over the devices of several processes.
     of_bare_jax: float | None
 
     @property
@@ -133,12 +119,7 @@ def try_case(name: str, seconds: float) -> tuple[bool, TrialResult]:
 
 
 def _try_strategy(strategy: Strategy, seconds: float) -> TrialResult:
-    """Try a strategy. All workers call this together.
-
-    Args:
-        strategy: The strategy.
-        seconds: Duration of each round, of the strategy's and of bare JAX's.
-    """
+    """Try a strategy, in rounds of this duration, together with all other workers."""
     devices = strategy.engine.replicas.devices
     with jax.default_matmul_precision("highest"):  # otherwise accelerators round differently
         ours = _losses_and_state(strategy)

@@ -13,21 +13,13 @@ STALENESS_BOUND = 4
 
 @dataclass(frozen=True)
 class Kind:
-    """A strategy as a contender.
+    """A strategy as a contender."""
 
-    Attributes:
-        label: The name in tables.
-        code: The expression in a script.
-        in_step: Whether all replicas make each update together.
-        servers: Number of parameter servers.
-        replicas_are: `devices` of one process, or `workers`, a process each.
-    """
-
-    label: str
-    code: str
-    in_step: bool
-    servers: int
-    replicas_are: str
+    label: str  # the name in tables
+    code: str  # the expression in a script
+    in_step: bool  # whether all replicas make each update together
+    servers: int  # number of parameter servers
+    replicas_are: str  # `devices` of one process, or `workers`, a process each
 
 
 ONE_DEVICE = "one-device"
@@ -51,15 +43,10 @@ CHOICES = tuple(name for name in KINDS if name != ONE_DEVICE)
 
 @dataclass(frozen=True)
 class Contender:
-    """A strategy at a number of replicas.
+    """A strategy at a number of replicas."""
 
-    Attributes:
-        strategy: Its name in `KINDS`.
-        replicas: Number of devices or workers that train.
-    """
-
-    strategy: str
-    replicas: int = 1
+    strategy: str  # its name in `KINDS`
+    replicas: int = 1  # number of devices or workers that train
 
     @property
     def kind(self) -> Kind:
@@ -91,16 +78,7 @@ class Contender:
 
 
 def line_up(strategies: Iterable[str], workers: Sequence[int], devices: Sequence[int]) -> list[Contender]:
-    """Return all contenders, beginning with one device, which the others are compared with.
-
-    Args:
-        strategies: Names of `CHOICES`.
-        workers: Numbers of workers.
-        devices: Numbers of devices of one process.
-
-    Raises:
-        LaunchError: A name is not in `CHOICES`.
-    """
+    """Return all contenders, beginning with one device, which the others are compared with; `strategies` are of `CHOICES`."""
     contenders = [Contender(ONE_DEVICE)]
     for name in dict.fromkeys(strategies):
         if name not in CHOICES:
@@ -115,23 +93,14 @@ def line_up(strategies: Iterable[str], workers: Sequence[int], devices: Sequence
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """The settings of every worker of a contender.
+    """The settings of every worker of a contender."""
 
-    Attributes:
-        strategy: The contender's strategy, by its name in `KINDS`.
-        layers: The width of each layer, from the inputs to the classes.
-        batch: Examples of each replica in each step.
-        seconds: How long to train.
-        pause: Seconds that the last of several workers waits before each of its steps, to stand for a slow machine.
-        directory: Where workers signal that they are ready, and write their reports.
-    """
-
-    strategy: str
-    layers: tuple[int, ...]
-    batch: int
-    seconds: float
-    pause: float
-    directory: str
+    strategy: str  # the contender's strategy, by its name in `KINDS`
+    layers: tuple[int, ...]  # the width of each layer, from the inputs to the classes
+    batch: int  # examples of each replica in each step
+    seconds: float  # how long to train
+    pause: float  # seconds that the last of several workers waits before each of its steps, to stand for a slow machine
+    directory: str  # where workers signal that they are ready, and write their reports
 
     def to_json(self) -> str:
         """Return the settings as one argument of a command."""

@@ -59,12 +59,7 @@ def _one_device(results: Sequence[Result]) -> Result | None:
 
 
 def results_table(results: Sequence[Result], seconds: float) -> Table:
-    """Return a table with a row for each contender; the fastest is bold.
-
-    Args:
-        results: The results.
-        seconds: How long each contender trained.
-    """
+    """Return a table with a row for each contender, after `seconds` of training; the fastest is bold."""
     table = Table(
         Column("contender", no_wrap=True),
         *(Column(name, justify="right", no_wrap=True) for name in _NUMBERS),
@@ -84,14 +79,7 @@ def results_table(results: Sequence[Result], seconds: float) -> Table:
 def plain_results(
     results: Sequence[Result], options: dict[str, Any], machine: dict[str, Any], advice: Sequence[str]
 ) -> dict[str, Any]:
-    """Return everything as plain values.
-
-    Args:
-        results: The results.
-        options: The options of the command.
-        machine: The figures of this machine.
-        advice: The advice.
-    """
+    """Return the results, the options of the command, the figures of the machine and the advice as plain values."""
     one = _one_device(results)
     return {
         "asked": options,
@@ -151,17 +139,11 @@ def _without_nan(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a diagram.
+    """One line of a diagram."""
 
-    Attributes:
-        name: The name in the legend.
-        strategy: Its strategy, in `contenders.KINDS`, which has one colour in all diagrams.
-        points: The points, from left to right.
-    """
-
-    name: str
-    strategy: str
-    points: tuple[tuple[float, float], ...]
+    name: str  # the name in the legend
+    strategy: str  # its strategy, in `contenders.KINDS`, which has one colour in all diagrams
+    points: tuple[tuple[float, float], ...]  # the points, from left to right
 
 
 def losses(results: Sequence[Result]) -> list[Series]:
@@ -210,14 +192,7 @@ def check_plot(path: Path) -> None:
 
 
 def write_plot(path: Path, results: Sequence[Result], title: str, advice: Sequence[str]) -> None:
-    """Draw the curves into a file.
-
-    Args:
-        path: A PNG file, or a self-contained HTML page, which has the table, too.
-        results: The results.
-        title: The title.
-        advice: The advice.
-    """
+    """Draw the curves into a PNG file, or a self-contained HTML page that has the table and the advice, too."""
     check_plot(path)
     figure = _draw(results, title)
     if path.suffix.lower() == ".png":

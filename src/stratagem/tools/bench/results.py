@@ -25,22 +25,15 @@ CLOSE = 0.9
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """The report of one worker.
-
-    Attributes:
-        steps: Number of steps.
-        seconds: Duration of these steps.
-        examples: Number of examples that this worker trained on.
-        staleness: Number of its pushes at each staleness; empty if it does not push.
-        curve: The mean loss of its batches over time; the chief's is shown.
-        loss: The final loss on examples that were not trained on; only the chief reports it.
-    """
+    """The report of one worker."""
 
     steps: int
-    seconds: float
-    examples: int
+    seconds: float  # duration of these steps
+    examples: int  # number of examples that this worker trained on
+    # Number of its pushes at each staleness; empty if it does not push.
     staleness: dict[int, int] = field(default_factory=dict)
-    curve: Curve = ()
+    curve: Curve = ()  # the mean loss of its batches over time; the chief's is shown
+    # The final loss on examples that were not trained on; only the chief reports it.
     loss: float | None = None
 
     def write(self, path: Path) -> None:
@@ -60,25 +53,15 @@ class WorkerReport:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The result of a contender in one round, all its workers together.
+    """The result of a contender in one round, all its workers together."""
 
-    Attributes:
-        steps_per_second: Updates of the model.
-        examples_per_second: Examples of all workers.
-        loss: The loss after the time that every contender has.
-        staleness: The mean staleness of pushes; `None` where nothing is pushed.
-        most_staleness: The largest staleness.
-        paces: Steps per second of each worker.
-        curve: The loss over time.
-    """
-
-    steps_per_second: float
-    examples_per_second: float
-    loss: float
-    staleness: float | None
-    most_staleness: int | None
-    paces: tuple[float, ...]
-    curve: Curve
+    steps_per_second: float  # updates of the model
+    examples_per_second: float  # examples of all workers
+    loss: float  # the loss after the time that every contender has
+    staleness: float | None  # the mean staleness of pushes; `None` where nothing is pushed
+    most_staleness: int | None  # the largest staleness
+    paces: tuple[float, ...]  # steps per second of each worker
+    curve: Curve  # the loss over time
 
     @classmethod
     def of(cls, contender: Contender, reports: Sequence[WorkerReport]) -> Self:
@@ -102,17 +85,11 @@ class Measurement:
 
 @dataclass
 class Result:
-    """A contender and its rounds.
-
-    Attributes:
-        contender: The contender.
-        rounds: Its result in each round.
-        failure: The error that removed it from further rounds, if any.
-    """
+    """A contender and its rounds."""
 
     contender: Contender
-    rounds: list[Measurement] = field(default_factory=list)
-    failure: str | None = None
+    rounds: list[Measurement] = field(default_factory=list)  # its result in each round
+    failure: str | None = None  # the error that removed it from further rounds, if any
 
     @property
     def is_whole(self) -> bool:
@@ -163,12 +140,7 @@ class Result:
 
 
 def advise(results: Sequence[Result], cores: int) -> list[str]:
-    """Return a few sentences, the first of which says what to use.
-
-    Args:
-        results: The results of all contenders, one device's first.
-        cores: Number of cores of this machine.
-    """
+    """Return a few sentences, the first of which says what to use, for a machine with this number of cores."""
     whole = [result for result in results if result.is_whole]
     one = next((result for result in whole if result.contender.strategy == ONE_DEVICE), None)
     several = [result for result in whole if result.contender.replicas > 1]

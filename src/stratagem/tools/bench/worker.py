@@ -47,12 +47,7 @@ Examples = tuple[NDArray[np.float32], NDArray[np.int32]]
 
 
 class Teacher:
-    """A classification that can be learned: a random network labels inputs near a few directions, all from one seed.
-
-    Args:
-        inputs: The width of an example.
-        classes: Number of labels.
-    """
+    """A classification that can be learned: a random network labels inputs near a few directions, all from one seed."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         random = np.random.default_rng(SEED)
@@ -89,10 +84,7 @@ def first_parameters(layers: tuple[int, ...]) -> list[tuple[NDArray[Any], NDArra
     """Return the initial parameters of every contender: a matrix and a vector for each layer."""
     random = np.random.default_rng((SEED, 4))
     return [
-        (
-            random.normal(0, np.sqrt(1 / wide), (wide, narrow)).astype(np.float32),
-            np.zeros(narrow, np.float32),
-        )
+        (random.normal(0, np.sqrt(1 / wide), (wide, narrow)).astype(np.float32), np.zeros(narrow, np.float32))
         for wide, narrow in itertools.pairwise(layers)
     ]
 

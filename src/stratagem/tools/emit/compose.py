@@ -23,14 +23,8 @@ _SNAPSHOTS = "snapshots"
 def compose_file(job: Job, image: str = DEFAULT_IMAGE, directory: str | None = None) -> str:
     """Return the compose file of a job.
 
-    Args:
-        job: The job.
-        image: The image of all tasks.
-        directory: The script's directory on the host, to mount in the containers that run it; the script's path is
-            relative to it. `None`: the script is in the image.
-
-    Raises:
-        LaunchError: `image` is not the name of an image.
+    The script's `directory` on the host is mounted in the containers that run the script, whose path is relative to it. `None`:
+    the script is in the image.
     """
     check_image(image)
     cluster = job.shape.cluster(lambda name, index: job.container_address(_service_name(name, index)))

@@ -32,14 +32,6 @@ _PORTS = range(1, 65536)
 class ClusterShape:
     """The number of tasks of each job, and their devices.
 
-    Attributes:
-        ps: Number of parameter servers.
-        workers: Number of workers; worker 0 is the chief, unless there is a single client.
-        evaluator: Whether to add an evaluator beside the cluster.
-        single_client: Whether the script runs once, as the chief, and the workers only serve.
-        devices_per_worker: Virtual CPU devices of each worker; none by default.
-        gpus_per_worker: GPUs to request for each worker.
-
     Raises:
         LaunchError: A count is out of range.
 
@@ -48,12 +40,12 @@ class ClusterShape:
         (('ps', 0), ('worker', 0), ('worker', 1))
     """
 
-    ps: int = 1
-    workers: int = 3
-    evaluator: bool = False
-    single_client: bool = False
-    devices_per_worker: int | None = None
-    gpus_per_worker: int | None = None
+    ps: int = 1  # number of parameter servers
+    workers: int = 3  # number of workers; worker 0 is the chief, unless there is a single client
+    evaluator: bool = False  # whether to add an evaluator beside the cluster
+    single_client: bool = False  # whether the script runs once, as the chief, and the workers only serve
+    devices_per_worker: int | None = None  # virtual CPU devices of each worker; none by default
+    gpus_per_worker: int | None = None  # GPUs to request for each worker
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -104,12 +96,7 @@ class ClusterShape:
         )
 
     def environment(self, job: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the variables that all tasks of a job share; TF_CONFIG, which tells them apart, is not among them.
-
-        Args:
-            job: The job.
-            inherited: The environment that its tasks have already; empty by default.
-        """
+        """Return the variables that all tasks of a job share, without TF_CONFIG. `inherited` variables take precedence."""
         inherited = inherited or {}
         variables = {"PYTHONUNBUFFERED": "1", KERAS_BACKEND: inherited.get(KERAS_BACKEND, "jax")}
         if job == PS:
@@ -134,15 +121,6 @@ class ClusterShape:
 class Job:
     """A script to run on a cluster.
 
-    Attributes:
-        shape: The cluster.
-        script: The script's path, as its tasks will see it.
-        arguments: The script's arguments.
-        name: The job's name, of lower-case letters, digits and dashes; made from the script's name by default.
-        port: The port of every task; each kind of file has its own default.
-        max_restarts: How often a failed task is restarted.
-        grace: Seconds between SIGTERM and the end.
-
     Raises:
         LaunchError: A value cannot be written down, or would not work.
 
@@ -152,12 +130,13 @@ class Job:
     """
 
     shape: ClusterShape
-    script: str
+    script: str  # the script's path, as its tasks will see it
     arguments: tuple[str, ...] = ()
+    # The job's name, of lower-case letters, digits and dashes; made from the script's name by default.
     name: str = ""
-    port: int | None = None
-    max_restarts: int = 0
-    grace: float = DEFAULT_GRACE
+    port: int | None = None  # the port of every task; each kind of file has its own default
+    max_restarts: int = 0  # how often a failed task is restarted
+    grace: float = DEFAULT_GRACE  # seconds between SIGTERM and the end
 
     def __post_init__(self) -> None:
         _check_script(self.script)

@@ -44,19 +44,14 @@ _TFJOB_CONTAINER, _TFJOB_PORT = "tensorflow", "tfjob-port"  # the operator looks
 class Pods:
     """A job as pods.
 
-    Attributes:
-        job: The job.
-        image: The image of all tasks.
-        code: The script's text, for a ConfigMap. `None`: the script is in the image.
-        claim: A PersistentVolumeClaim, for many writers, in which parameter servers keep snapshots.
-
     Raises:
         LaunchError: The name of the image or claim is malformed, or the script does not fit into a ConfigMap.
     """
 
     job: Job
-    image: str = DEFAULT_IMAGE
-    code: str | None = None
+    image: str = DEFAULT_IMAGE  # the image of all tasks
+    code: str | None = None  # the script's text, for a ConfigMap. `None`: the script is in the image.
+    # A PersistentVolumeClaim, for many writers, in which parameter servers keep snapshots.
     claim: str | None = None
 
     def __post_init__(self) -> None:

@@ -17,17 +17,11 @@ _PORT_OF_JOB = "$((20000 + SLURM_JOB_ID % 750 * 16))"
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources that a job requests from Slurm.
+    """The resources that a job requests from Slurm."""
 
-    Attributes:
-        nodes: Number of nodes; one for each task by default.
-        cpus_per_task: Cores of each task; the partition decides by default.
-        python: The interpreter, on all nodes; by default the one that runs this.
-    """
-
-    nodes: int | None = None
-    cpus_per_task: int | None = None
-    python: str = sys.executable
+    nodes: int | None = None  # number of nodes; one for each task by default
+    cpus_per_task: int | None = None  # cores of each task; the partition decides by default
+    python: str = sys.executable  # the interpreter, on all nodes; by default the one that runs this
 
     def __post_init__(self) -> None:
         if self.nodes is not None and self.nodes < 1:
@@ -41,11 +35,7 @@ class Resources:
 
 
 def slurm_script(job: Job, resources: Resources | None = None) -> str:
-    """Return the script of a job for `sbatch`.
-
-    Raises:
-        LaunchError: There are more nodes than tasks.
-    """
+    """Return the script of a job for `sbatch`."""
     resources = resources or Resources()
     count = len(job.shape.tasks)
     nodes = count if resources.nodes is None else resources.nodes

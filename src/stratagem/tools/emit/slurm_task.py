@@ -26,14 +26,7 @@ def task_environment(
 ) -> tuple[str, dict[str, str]]:
     """Return the job of this task, and the variables to set in its environment.
 
-    Args:
-        shape: The cluster.
-        port: The port of the first task of each node; the others follow.
-        environ: The environment that Slurm gave the task.
-
-    Raises:
-        LaunchError: The step and the cluster have different numbers of tasks.
-        ClusterError: Slurm's variables contradict each other.
+    The first task of each node listens on `port`, the others on the following ports; `environ` is from Slurm.
     """
     if not slurm.is_present(environ):
         if len(shape.tasks) > 1:

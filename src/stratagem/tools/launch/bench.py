@@ -30,47 +30,34 @@ Examples:
   stratagem bench --layers 784,4096,4096,10 --strategies multi-worker,async --rounds 5"""
 
 
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+_AT_LEAST_ONE = click.IntRange(min=1)
+_FILE = click.Path(path_type=Path)
+
+
 @click.command(epilog=_EXAMPLE)
-@click.option(
-    "--layers",
-    default="784,500,10",
-    metavar="N,N,…",
-    help="Widths of the model's layers, from inputs to classes.  [default: 784,500,10]",
-)
-@click.option(
-    "--batch",
-    default=100,
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Batch size of each worker.  [default: 100]",
-)
-@click.option(
-    "--seconds",
-    default=3.0,
-    metavar="S",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Training time of each contender.  [default: 3]",
-)
+@click.option("--layers", default="784,500,10", metavar="N,N,…", help="Widths, from inputs to classes.")
+@click.option("--batch", default=100, metavar="N", type=_AT_LEAST_ONE, help="Batch size of each worker.")
+@click.option("--seconds", default=3.0, metavar="S", type=_POSITIVE, help="Training time of each contender.")
 @click.option(
     "--rounds",
     default=1,
     metavar="R",
-    type=click.IntRange(min=1),
-    help="Number of turns of each contender; the table shows medians.  [default: 1]",
+    type=_AT_LEAST_ONE,
+    help="Number of turns of each contender; the table shows medians.",
 )
-@click.option(
-    "--workers", metavar="N,N,…", help="Numbers of workers to try, at most one per core.  [default: 1,2]"
-)
+@click.option("--workers", metavar="N,N,…", help="Numbers of workers, at most one per core.  [default: 1,2]")
 @click.option(
     "--devices",
     metavar="N,N,…",
-    help="Numbers of devices of one process to try: GPUs, or virtual CPU devices.  [default: --workers without 1]",
+    help="Numbers of devices of one process: GPUs, or virtual CPU devices.  [default: --workers without 1]",
 )
 @click.option(
     "--strategies",
     default=",".join(CHOICES),
     metavar="NAME,…",
-    help=f"Strategies to compare, of {', '.join(CHOICES)}.  [default: all]",
+    show_default="all",
+    help=f"Strategies to compare, of {', '.join(CHOICES)}.",
 )
 @click.option(
     "--slow-worker",
@@ -82,18 +69,11 @@ Examples:
 @click.option(
     "--deadline",
     metavar="S",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_POSITIVE,
     help=f"Time limit of each contender, with its start.  [default: {_START_SECONDS:g} plus 4 times --seconds]",
 )
-@click.option(
-    "--plot",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Draw curves into FILE.png or FILE.html.",
-)
-@click.option(
-    "--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write all figures as JSON."
-)
+@click.option("--plot", metavar="FILE", type=_FILE, help="Draw curves into FILE.png or FILE.html.")
+@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Write all figures as JSON.")
 def bench(
     layers: str,
     batch: int,
@@ -125,9 +105,7 @@ def bench(
     gpus = visible_gpus(environment.current())
     counts = _counts(workers, cores, len(gpus))
     contenders = line_up(
-        [name.strip() for name in strategies.split(",")],
-        counts,
-        _device_counts(devices, counts, len(gpus)),
+        [name.strip() for name in strategies.split(",")], counts, _device_counts(devices, counts, len(gpus))
     )
     sizes = layer_sizes(layers)
     settings = WorkerSettings("", sizes, batch, seconds, pause=0.0, directory="")
@@ -175,17 +153,7 @@ def _device_counts(devices: str | None, workers: Sequence[int], gpus: int) -> tu
 
 
 def whole_numbers(option: str, text: str, most: int | None = None, reason: str = "") -> tuple[int, ...]:
-    """Parse a list of rising whole numbers, such as `1,2,4`.
-
-    Args:
-        option: The option, for the error.
-        text: The list.
-        most: The largest number that is allowed.
-        reason: Why larger ones are not.
-
-    Raises:
-        LaunchError: The text is not such a list.
-    """
+    """Parse a list of rising whole numbers, such as `1,2,4`, of at most `most` for a `reason`; `option` is for the error."""
     numbers = _numbers(option, text, "1,2,4")
     if list(numbers) != sorted(set(numbers)):
         raise LaunchError(f"{option} {text}: give each number once, in rising order, such as 1,2,4")
@@ -195,11 +163,7 @@ def whole_numbers(option: str, text: str, most: int | None = None, reason: str =
 
 
 def layer_sizes(text: str) -> tuple[int, ...]:
-    """Parse the widths of a model's layers, such as `784,500,10`.
-
-    Raises:
-        LaunchError: The text is not such a list.
-    """
+    """Parse the widths of a model's layers, such as `784,500,10`."""
     sizes = _numbers("--layers", text, "784,500,10")
     if len(sizes) < 2 or sizes[-1] < 2:
         raise LaunchError(
@@ -220,29 +184,17 @@ def _numbers(option: str, text: str, example: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Runner:
-    """Runs contenders.
+    """Runs contenders."""
 
-    Attributes:
-        settings: The settings that their workers share.
-        slow_worker: How many times slower the last worker is.
-        deadline: Seconds for each contender.
-        has_gpus: Whether to divide GPUs among the workers.
-    """
-
-    settings: WorkerSettings
-    slow_worker: float
-    deadline: float
-    has_gpus: bool
+    settings: WorkerSettings  # the settings that their workers share
+    slow_worker: float  # how many times slower the last worker is
+    deadline: float  # seconds for each contender
+    has_gpus: bool  # whether to divide GPUs among the workers
 
     def run(self, contender: Contender, step_seconds: float | None) -> Measurement:
-        """Let one contender train.
+        """Let one contender train. Raise LaunchError with the end of its output if it fails.
 
-        Args:
-            contender: The contender.
-            step_seconds: The time of a step on one device, from which the pause of a slow worker is computed.
-
-        Raises:
-            LaunchError: The contender failed; the message has the end of its output.
+        The pause of a slow worker is computed from `step_seconds`, the time of a step on one device.
         """
         with tempfile.TemporaryDirectory(prefix="stratagem-bench-") as directory:
             pause = (self.slow_worker - 1) * (step_seconds or 0.0)

@@ -35,17 +35,11 @@ Examples:
 
 @dataclass(frozen=True)
 class _Devices:
-    """The devices of a machine.
+    """The devices of a machine."""
 
-    Attributes:
-        count: Number of devices.
-        kind: Their kinds, as JAX names them.
-        are_virtual: Whether they are CPU devices that stand in for accelerators.
-    """
-
-    count: int
-    kind: str
-    are_virtual: bool
+    count: int  # number of devices
+    kind: str  # their kinds, as JAX names them
+    are_virtual: bool  # whether they are CPU devices that stand in for accelerators
 
 
 @click.command()
@@ -73,7 +67,7 @@ def devices(as_json: bool) -> None:
     default=0.5,
     metavar="S",
     type=click.FloatRange(min=0, min_open=True),
-    help="Duration of each of the five rounds of a race.  [default: 0.5]",
+    help="Duration of each of the five rounds of a race.",
 )
 @click.option(
     "--only",

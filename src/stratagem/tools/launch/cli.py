@@ -9,30 +9,18 @@ from stratagem.errors import ClusterError, LaunchError, StratagemError
 from stratagem.tools.launch.tasks import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
 _COMMANDS = {
-    "demo": (
-        "stratagem.tools.launch.demo",
-        "Train on embedded digits, on one device and on a local cluster.",
-    ),
-    "run": ("stratagem.tools.launch.run", "Run a script on a local cluster."),
-    "serve": ("stratagem.tools.launch.serve", "Serve one task: hold variables and run programs."),
-    "devices": ("stratagem.tools.launch.check", "List the devices of this machine."),
-    "convert": ("stratagem.tools.launch.convert", "Convert data sets: IDX (MNIST) to TFRecord."),
-    "plan": ("stratagem.tools.launch.plan", "Plan how many workers and servers are worthwhile."),
-    "status": ("stratagem.tools.launch.status", "Show the state of every task of a cluster."),
-    "bench": (
-        "stratagem.tools.launch.bench",
-        "Compare the strategies on this machine, and recommend one.",
-    ),
-    "check": (
-        "stratagem.tools.launch.check",
-        "Check that the strategies train correctly on these devices, and how fast.",
-    ),
-    "emit": (
-        "stratagem.tools.launch.emit",
-        "Print files that start a cluster elsewhere: compose, k8s, slurm.",
-    ),
+    "demo": ("demo", "Train on embedded digits, on one device and on a local cluster."),
+    "run": ("run", "Run a script on a local cluster."),
+    "serve": ("serve", "Serve one task: hold variables and run programs."),
+    "devices": ("check", "List the devices of this machine."),
+    "convert": ("convert", "Convert data sets: IDX (MNIST) to TFRecord."),
+    "plan": ("plan", "Plan how many workers and servers are worthwhile."),
+    "status": ("status", "Show the state of every task of a cluster."),
+    "bench": ("bench", "Compare the strategies on this machine, and recommend one."),
+    "check": ("check", "Check that the strategies train correctly on these devices, and how fast."),
+    "emit": ("emit", "Print files that start a cluster elsewhere: compose, k8s, slurm."),
 }
-"""By command: its module, which has a function of that name, and its line in the list of commands."""
+"""By command: its module here, which has a function of that name, and its line in the list of commands."""
 
 
 class _Commands(click.Group):
@@ -45,7 +33,7 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, _ = _COMMANDS[cmd_name]
-        command: click.Command = getattr(import_module(module), cmd_name)
+        command: click.Command = getattr(import_module(f"stratagem.tools.launch.{module}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -53,7 +41,7 @@ class _Commands(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
 
-@click.group(cls=_Commands)
+@click.group(cls=_Commands, context_settings={"show_default": True})
 @click.version_option(package_name="stratagem")
 def stratagem() -> None:
     """Distributed training that anyone can switch on."""

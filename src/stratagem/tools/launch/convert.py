@@ -24,11 +24,7 @@ Example:
 @click.argument("labels", type=_FILE)
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option(
-    "--shards",
-    default=1,
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Number of files to write.  [default: 1]",
+    "--shards", default=1, metavar="N", type=click.IntRange(min=1), help="Number of files to write."
 )
 @click.option("--compression", type=click.Choice(["gzip", "zlib"]), help="Compress the files.")
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")

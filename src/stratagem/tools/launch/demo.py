@@ -15,11 +15,7 @@ _RESTARTS = 5
 
 @click.command()
 @click.option(
-    "--workers",
-    default=2,
-    metavar="N",
-    type=click.IntRange(min=2),
-    help="Number of workers of each cluster.  [default: 2]",
+    "--workers", default=2, metavar="N", type=click.IntRange(min=2), help="Number of workers of each cluster."
 )
 def demo(workers: int) -> None:
     """Train a model of digits with one worker, with several workers, and through the loss of processes."""

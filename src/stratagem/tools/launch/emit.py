@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -29,35 +29,23 @@ _Renderer = Callable[..., str]
 _Command = Callable[..., None]
 
 _OPTIONS = [
-    click.option(
-        "--ps", default=1, metavar="N", type=_NUMBER, help="Number of parameter servers.  [default: 1]"
-    ),
-    click.option(
-        "--workers", default=3, metavar="N", type=_AT_LEAST_ONE, help="Number of workers.  [default: 3]"
-    ),
+    click.option("--ps", default=1, metavar="N", type=_NUMBER, help="Number of parameter servers."),
+    click.option("--workers", default=3, metavar="N", type=_AT_LEAST_ONE, help="Number of workers."),
     click.option("--evaluator", is_flag=True, help="Add an evaluator beside the cluster."),
     click.option("--single-client", is_flag=True, help="Run SCRIPT once, as the chief; workers only serve."),
     click.option(
         "--devices-per-worker", metavar="K", type=_AT_LEAST_ONE, help="Virtual CPU devices of each worker."
     ),
     click.option("--gpus-per-worker", metavar="K", type=_AT_LEAST_ONE, help="GPUs of each worker."),
-    click.option(
-        "--max-restarts",
-        default=0,
-        metavar="R",
-        type=_NUMBER,
-        help="Largest number of restarts.  [default: 0]",
-    ),
+    click.option("--max-restarts", default=0, metavar="R", type=_NUMBER, help="Most restarts."),
     click.option(
         "--grace",
         default=DEFAULT_GRACE,
         metavar="S",
         type=click.FloatRange(min=0),
-        help=f"Seconds that tasks have to save after SIGTERM.  [default: {DEFAULT_GRACE:g}]",
+        help="Seconds that tasks have to save after SIGTERM.",
     ),
-    click.option(
-        "--name", default="", metavar="NAME", help="Name of the job.  [default: made from SCRIPT's name]"
-    ),
+    click.option("--name", metavar="NAME", help="Name of the job.  [default: made from SCRIPT's name]"),
     click.option("--port", metavar="PORT", type=int, help="Port on which tasks listen."),
     click.option(
         "-o",
@@ -70,9 +58,7 @@ _OPTIONS = [
     click.argument("script"),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
 ]
-_IMAGE = click.option(
-    "--image", default=DEFAULT_IMAGE, metavar="IMAGE", help=f"Image of all tasks.  [default: {DEFAULT_IMAGE}]"
-)
+_IMAGE = click.option("--image", default=DEFAULT_IMAGE, metavar="IMAGE", help="Image of all tasks.")
 _IN_IMAGE = click.option("--script-in-image", is_flag=True, help="SCRIPT is a path in the image.")
 _SETTINGS = {"allow_interspersed_args": False}
 
@@ -82,25 +68,19 @@ def _emit_command(render: _Renderer) -> _Command:
 
     @wraps(render)
     def command(
-        ps: int,
-        workers: int,
-        evaluator: bool,
-        single_client: bool,
-        devices_per_worker: int | None,
-        gpus_per_worker: int | None,
-        max_restarts: int,
-        grace: float,
-        name: str,
-        port: int | None,
-        output: Path | None,
-        overwrite: bool,
         script: str,
         arguments: tuple[str, ...],
-        **own_options: Any,
+        name: str | None,
+        port: int | None,
+        max_restarts: int,
+        grace: float,
+        output: Path | None,
+        overwrite: bool,
+        **options: Any,
     ) -> None:
-        shape = ClusterShape(ps, workers, evaluator, single_client, devices_per_worker, gpus_per_worker)
-        job = Job(shape, script, arguments, name, port, max_restarts, grace)
-        _write(render(job, output, **own_options), output, overwrite)
+        shape = ClusterShape(**{field.name: options.pop(field.name) for field in fields(ClusterShape)})
+        job = Job(shape, script, arguments, name or "", port, max_restarts, grace)
+        _write(render(job, output, **options), output, overwrite)
 
     decorated: _Command = command
     for option in reversed(_OPTIONS):
@@ -152,7 +132,7 @@ Example:
     "--kind",
     default="jobs",
     type=click.Choice(["jobs", "tfjob"]),
-    help="Plain Jobs, or a TFJob for Kubeflow's training operator.  [default: jobs]",
+    help="Plain Jobs, or a TFJob for Kubeflow's training operator.",
 )
 @_IMAGE
 @_IN_IMAGE
@@ -189,7 +169,8 @@ Example:
     "--python",
     default=Resources.python,
     metavar="PATH",
-    help="Path of Python on all nodes.  [default: the interpreter that runs this command]",
+    show_default="the interpreter that runs this command",
+    help="Path of Python on all nodes.",
 )
 @_emit_command
 def slurm(job: Job, output: Path | None, nodes: int | None, cpus_per_task: int | None, python: str) -> str:

@@ -25,28 +25,19 @@ _COPY_PAST_CACHES_FROM = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class JobShape:
-    """The number of tasks of each job, and their commands.
+    """The number of tasks of each job, and their commands."""
 
-    Attributes:
-        command: The user's command, such as `("python", "train.py", "--steps", "100")`.
-        workers: Number of workers; worker 0 is the chief, unless there is a single client.
-        ps: Number of parameter servers.
-        evaluator: Whether there is an evaluator beside the cluster.
-        single_client: Whether the command runs once, as the chief, and the workers only serve.
-        allowed_imports: Modules whose functions may make datasets on workers that only serve.
-        import_directory: Where those workers also look for these modules: the directory of the user's script.
-        devices_per_worker: Number of devices of each worker; all that it finds by default.
-        gpus: The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them, to divide among the workers.
-    """
-
-    command: tuple[str, ...]
-    workers: int = 1
+    command: tuple[str, ...]  # the user's command, such as `("python", "train.py", "--steps", "100")`
+    workers: int = 1  # number of workers; worker 0 is the chief, unless there is a single client
     ps: int = 0
-    evaluator: bool = False
-    single_client: bool = False
+    evaluator: bool = False  # whether there is an evaluator beside the cluster
+    single_client: bool = False  # whether the command runs once, as the chief, and the workers only serve
+    # Modules whose functions may make datasets on workers that only serve.
     allowed_imports: tuple[str, ...] = ()
+    # Where those workers also look for these modules: the directory of the user's script.
     import_directory: str | None = None
-    devices_per_worker: int | None = None
+    devices_per_worker: int | None = None  # number of devices of each worker; all that it finds by default
+    # The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them, to divide among the workers.
     gpus: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -172,21 +163,13 @@ def copying_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class JobRun:
-    """One run of a job.
-
-    Attributes:
-        shape: The job.
-        identity: Names the run; every process of it carries this in its environment.
-        secret: The secret with which its tasks authenticate to each other, unless the user has chosen one.
-        inherited: The launcher's own environment.
-        addresses: The address of each task.
-    """
+    """One run of a job."""
 
     shape: JobShape
-    identity: str
-    secret: str
-    inherited: Mapping[str, str]
-    addresses: Mapping[TaskName, str]
+    identity: str  # names the run; every process of it carries this in its environment
+    secret: str  # the secret with which its tasks authenticate to each other, unless the user has chosen one
+    inherited: Mapping[str, str]  # the launcher's own environment
+    addresses: Mapping[TaskName, str]  # the address of each task
 
     @property
     def running_job(self) -> RunningJob:

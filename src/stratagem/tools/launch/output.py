@@ -53,11 +53,7 @@ def task_label(task: TaskName, position: int, *, width: int, colour: bool) -> by
 
 
 class OutputWriter:
-    """Writes to the launcher's own stdout and stderr from a thread, with a bounded backlog.
-
-    Attributes:
-        is_broken: Whether the terminal or pipe was closed.
-    """
+    """Writes to the launcher's own stdout and stderr from a thread, with a bounded backlog."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         """Start the thread, which calls `on_change` when `is_full` or `is_broken` has changed."""
@@ -66,7 +62,7 @@ class OutputWriter:
         self._bytes = 0
         self._changed = threading.Condition()
         self._is_closing = False
-        self.is_broken = False
+        self.is_broken = False  # whether the terminal or the pipe was closed
         self._thread = threading.Thread(target=self._write, name="stratagem-output", daemon=True)
         self._thread.start()
 

@@ -22,124 +22,65 @@ Example:
   stratagem plan --measure --model-size 4MB --workers 1,2,4,8"""
 
 
-def _parse_with(function: str) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
-    """Return a callback that parses a number with a unit, by a function of `stratagem.tools.planning.units`."""
+def _figure(
+    name: str, parser: str, metavar: str, help_text: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return an option for a number with a unit, parsed by a function of `stratagem.tools.planning.units`."""
 
     def parse(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
         from stratagem.tools.planning import units
 
         try:
-            number: float | None = None if value is None else getattr(units, function)(value)
+            number: float | None = None if value is None else getattr(units, parser)(value)
         except LaunchError as error:
             raise click.BadParameter(str(error), ctx, param) from None
         return number
 
-    return parse
-
-
-_SECONDS, _SIZE, _RATE = _parse_with("seconds"), _parse_with("size"), _parse_with("rate")
+    return click.option(name, callback=parse, metavar=metavar, help=help_text)
 
 
 @click.command(epilog=_EXAMPLE)
+@_figure("--step-time", "seconds", "T", "Time in which a worker computes one gradient, such as 50ms.")
+@_figure("--model-size", "size", "SIZE", "Size of the parameters: 100MB, or 25Mparams of 4 bytes.")
 @click.option(
-    "--step-time",
-    callback=_SECONDS,
-    metavar="T",
-    help="Time in which a worker computes one gradient, such as 50ms.",
+    "--measure", is_flag=True, help="Measure the figures that are not given, with a short job here."
 )
-@click.option(
-    "--model-size",
-    callback=_SIZE,
-    metavar="SIZE",
-    help="Size of the parameters: 100MB, or 25Mparams of 4 bytes.",
-)
-@click.option(
-    "--measure", is_flag=True, help="Measure the times that are not given, with a short job on this machine."
-)
-@click.option(
-    "--bandwidth", callback=_RATE, metavar="RATE", help="Bandwidth of each host, each way.  [default: 10Gbit]"
-)
-@click.option("--latency", callback=_SECONDS, metavar="T", help="Latency from host to host.  [default: 50us]")
-@click.option(
-    "--update-per-byte",
-    callback=_SECONDS,
-    metavar="T",
-    help="A server's time for an update, per byte it holds.  [default: 0.3ns]",
-)
-@click.option(
-    "--average-per-byte",
-    callback=_SECONDS,
-    metavar="T",
-    help="A server's time to add a gradient to an average, per byte.  [default: 0.1ns]",
-)
-@click.option(
-    "--request-time",
-    callback=_SECONDS,
-    metavar="T",
-    help="A server's time for each request.  [default: 200us]",
-)
+@_figure("--bandwidth", "rate", "RATE", "Bandwidth of each host, each way.  [default: 10Gbit]")
+@_figure("--latency", "seconds", "T", "Latency from host to host.  [default: 50us]")
+@_figure("--update-per-byte", "seconds", "T", "A server's update, per byte it holds.  [default: 0.3ns]")
+@_figure("--average-per-byte", "seconds", "T", "Adding a gradient to an average, per byte.  [default: 0.1ns]")
+@_figure("--request-time", "seconds", "T", "A server's time for each request.  [default: 200us]")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Examples in one worker's batch.")
 @click.option(
     "--stragglers",
     default="lognormal:0.05",
     metavar="HOW",
     help="How step times vary: none, lognormal:0.2, exponential:0.3, pareto:3, or slow:0.1x3 (a tenth of the workers three "
-    "times slower); join several with +.  [default: lognormal:0.05]",
+    "times slower); join several with +.",
 )
-@click.option(
-    "--mtbf", callback=_SECONDS, metavar="T", help="Mean time between failures of one task, such as 24h."
-)
-@click.option(
-    "--restart-time", callback=_SECONDS, metavar="T", help="Time to restart a failed task.  [default: 30s]"
-)
-@click.option(
-    "--snapshot-interval", callback=_SECONDS, metavar="T", help="Time between snapshots.  [default: 60s]"
-)
+@_figure("--mtbf", "seconds", "T", "Mean time between failures of one task, such as 24h.  [default: never]")
+@_figure("--restart-time", "seconds", "T", "Time to restart a failed task.  [default: 30s]")
+@_figure("--snapshot-interval", "seconds", "T", "Time between snapshots.  [default: 60s]")
 @click.option(
     "--workers",
     default="1,2,4,8,16,32,64",
     metavar="N,N,…",
-    help="Numbers of workers to plan for; 1,2,…,1024 doubles.  [default: 1,2,4,8,16,32,64]",
+    help="Numbers of workers to plan for; 1,2,…,1024 doubles.",
 )
 @click.option(
     "--rules",
     default="all-reduce,sync,backup,async,bounded",
     metavar="RULE,…",
-    help="Rules to compare, of all-reduce, sync, backup, async, overlap, bounded.  [default: all but overlap]",
+    help="Rules to compare, of all-reduce, sync, backup, async, overlap, bounded.",
 )
-@click.option(
-    "--backup",
-    default=0.05,
-    metavar="N",
-    type=float,
-    help="Number of backup workers, or their share.  [default: 0.05]",
-)
-@click.option(
-    "--staleness",
-    default=4,
-    metavar="K",
-    type=int,
-    help="Steps that a worker may be ahead under bounded staleness.  [default: 4]",
-)
-@click.option(
-    "--servers",
-    type=int,
-    metavar="P",
-    help="Number of parameter servers.  [default: as many as are worthwhile]",
-)
-@click.option(
-    "--max-servers",
-    default=64,
-    type=int,
-    metavar="P",
-    help="Largest number of parameter servers to try.  [default: 64]",
-)
+@click.option("--backup", default=0.05, metavar="N", help="Number of backup workers; below 1, their share.")
+@click.option("--staleness", default=4, metavar="K", help="Bounded staleness: steps a worker may be ahead.")
+@click.option("--servers", type=int, metavar="P", help="Parameter servers.  [default: as many as worthwhile]")
+@click.option("--max-servers", default=64, metavar="P", help="Largest number of parameter servers to try.")
 @click.option(
     "--collective", type=click.Choice(["ring", "tree"]), help="All-reduce algorithm.  [default: ring]"
 )
-@click.option(
-    "--seed", default=0, type=int, metavar="N", help="Seed of the simulation's random numbers.  [default: 0]"
-)
+@click.option("--seed", default=0, metavar="N", help="Seed of the simulation's random numbers.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def plan(
     step_time: float | None,

@@ -103,23 +103,17 @@ Instruction = Start | Send | Kill | Say | Finish
 
 @dataclass
 class Policy:
-    """The state of a job and its rules.
+    """The state of a job and its rules."""
 
-    Attributes:
-        tasks: All tasks, in the order in which they are started.
-        servers: The tasks that only serve the others; the job does not wait for them.
-        max_restarts: Largest number of restarts in the whole run.
-        rule: Restart the failed task alone, or the whole job. An evaluator is always restarted alone.
-        grace: Seconds between SIGTERM and SIGKILL when SIGTERM asked the launcher, or a task other than a server, to end.
-        wake_at: When to send `Passed` next; `None` for never.
-    """
-
-    tasks: tuple[TaskName, ...]
+    tasks: tuple[TaskName, ...]  # all tasks, in the order in which they are started
+    # The tasks that only serve the others; the job does not wait for them.
     servers: frozenset[TaskName] = frozenset()
-    max_restarts: int = 0
+    max_restarts: int = 0  # largest number of restarts in the whole run
+    # Restart the failed task alone, or the whole job. An evaluator is always restarted alone.
     rule: RestartRule = "job"
+    # Seconds between SIGTERM and SIGKILL when SIGTERM asked the launcher, or a task other than a server, to end.
     grace: float = 2.0
-    wake_at: float | None = None
+    wake_at: float | None = None  # when to send `Passed` next; `None` for never
     _restarts: int = 0
     _delays: dict[TaskName, float] = field(default_factory=dict)  # before each task's last restart
     _started: dict[TaskName, float] = field(default_factory=dict)

@@ -26,12 +26,7 @@ _LAST_LINES = 20
 
 
 def run_job_quietly(words: Sequence[str], directory: Path, seconds: float) -> None:
-    """Run `stratagem run` with these words, to a good end.
-
-    Args:
-        words: Options, script and arguments.
-        directory: An existing directory for the log and temporary files.
-        seconds: The deadline.
+    """Run `stratagem run` with these words; the directory is for its log and temporary files.
 
     Raises:
         LaunchError: The job failed or did not end in time; the message has the end of its output.
@@ -50,13 +45,7 @@ def run_job_quietly(words: Sequence[str], directory: Path, seconds: float) -> No
 
 
 def run_with_deadline(command: Sequence[str], environ: Mapping[str, str], log: Path, seconds: float) -> int:
-    """Run a command quietly. Return its exit code, negative for a signal.
-
-    Args:
-        command: The command.
-        environ: Its environment.
-        log: The file for all its output.
-        seconds: The deadline.
+    """Run a command quietly, with its output in `log`. Return its exit code, negative for a signal.
 
     Raises:
         DeadlineExceeded: The command did not end in time.

@@ -5,6 +5,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,10 +25,8 @@ Example:
 
 
 @click.command(context_settings={"allow_interspersed_args": False}, epilog=_EXAMPLE)
-@click.option("--ps", default=0, metavar="N", type=_NUMBER, help="Number of parameter servers.  [default: 0]")
-@click.option(
-    "--workers", default=1, metavar="N", type=_AT_LEAST_ONE, help="Number of workers.  [default: 1]"
-)
+@click.option("--ps", default=0, metavar="N", type=_NUMBER, help="Number of parameter servers.")
+@click.option("--workers", default=1, metavar="N", type=_AT_LEAST_ONE, help="Number of workers.")
 @click.option("--evaluator", is_flag=True, help="Add an evaluator beside the cluster.")
 @click.option("--single-client", is_flag=True, help="Run SCRIPT once, as the chief; workers only serve.")
 @click.option(
@@ -44,13 +43,7 @@ Example:
     type=_AT_LEAST_ONE,
     help="Devices of each worker: a share of the GPUs, or virtual CPU devices.  [default: all that it finds]",
 )
-@click.option(
-    "--max-restarts",
-    default=0,
-    metavar="R",
-    type=_NUMBER,
-    help="Largest number of restarts in the whole run.  [default: 0]",
-)
+@click.option("--max-restarts", default=0, metavar="R", type=_NUMBER, help="Most restarts in the whole run.")
 @click.option(
     "--restart",
     "rule",
@@ -62,7 +55,7 @@ Example:
     default=2.0,
     metavar="S",
     type=click.FloatRange(min=0),
-    help="Seconds that tasks have to save after SIGTERM.  [default: 2]",
+    help="Seconds that tasks have to save after SIGTERM.",
 )
 @click.option(
     "--log-dir",
@@ -74,17 +67,14 @@ Example:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
     ps: int,
-    workers: int,
-    evaluator: bool,
-    single_client: bool,
     allowed: tuple[str, ...],
-    devices_per_worker: int | None,
     max_restarts: int,
     rule: RestartRule | None,
     grace: float,
     log_dir: Path | None,
     script: str,
     arguments: tuple[str, ...],
+    **shape_options: Any,
 ) -> None:
     """Run SCRIPT on a cluster of local processes, each with its own TF_CONFIG.
 
@@ -95,14 +85,11 @@ def run(
     """
     shape = JobShape(
         user_command(script, arguments),
-        workers=workers,
         ps=ps,
-        evaluator=evaluator,
-        single_client=single_client,
         allowed_imports=allowed,
         import_directory=str(Path(script).resolve().parent) if allowed else None,
-        devices_per_worker=devices_per_worker,
         gpus=visible_gpus(environment.current()),
+        **shape_options,
     )
     policy = Policy(shape.tasks, shape.servers, max_restarts, rule or ("task" if ps else "job"), grace)
     sys.exit(run_job(shape, policy, None if log_dir is None else LogFiles(log_dir, shape.tasks)))

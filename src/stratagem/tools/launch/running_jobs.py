@@ -32,19 +32,12 @@ _LOOPBACK = {"localhost": "127.0.0.1"}
 
 @dataclass(frozen=True)
 class RunningJob:
-    """A running job, as its launcher has registered it.
-
-    Attributes:
-        command: Its command.
-        started: Its start, in seconds since 1970.
-        addresses: The addresses of its tasks, the one to ask first at the front.
-        secret: Its secret; `None` if the user has chosen one, and so knows it.
-    """
+    """A running job, as its launcher has registered it."""
 
     command: str
-    started: float
-    addresses: tuple[str, ...]
-    secret: str | None = field(repr=False)
+    started: float  # its start, in seconds since 1970
+    addresses: tuple[str, ...]  # the addresses of its tasks, the one to ask first at the front
+    secret: str | None = field(repr=False)  # its secret; `None` if the user has chosen one, and so knows it
 
     @property
     def target(self) -> str:
@@ -75,17 +68,9 @@ class RunningJob:
 
 
 def register_job(job: RunningJob, name: str) -> Callable[[], None]:
-    """Register a job that this process runs, and remove the entries of killed launchers.
+    """Register a job that this process runs, under a unique name, and remove the entries of killed launchers.
 
-    Args:
-        job: The job.
-        name: A unique name.
-
-    Returns:
-        A call that removes the job from the register.
-
-    Raises:
-        LaunchError: There is no private directory for the register.
+    Return a call that removes the job from the register. Raise LaunchError if there is no private directory for the register.
     """
     path = _directories()[0]
     for _ in range(_ATTEMPTS):
@@ -122,14 +107,9 @@ def running_jobs() -> list[RunningJob]:
 
 
 def find_job(target: str | None, jobs: Sequence[RunningJob]) -> RunningJob | None:
-    """Return the job that a user means; `None` if the target belongs to none of the jobs.
+    """Return the job that a user means, `None` if the target belongs to none of the jobs.
 
-    Args:
-        target: A server of the job; `None` for the only job.
-        jobs: The running jobs.
-
-    Raises:
-        LaunchError: There is no target, and no job or more than one.
+    Without a target that is the only job; raise LaunchError if there is none or more than one.
     """
     if target is not None:
         return next((job for job in jobs if job.has(target)), None)

@@ -58,27 +58,13 @@ Example:
     help="Module whose functions may make datasets in this task for a single client. May be given several times.",
 )
 def serve(
-    job_name: str | None,
-    task_index: int | None,
-    ps_hosts: str | None,
-    worker_hosts: str | None,
-    chief_hosts: str | None,
-    secret_file: Path | None,
-    insecure: bool,
-    allowed: tuple[str, ...],
+    secret_file: Path | None, insecure: bool, allowed: tuple[str, ...], **flags: str | int | None
 ) -> None:
     """Serve one task of a cluster until the job is done, or until SIGTERM or Ctrl-C.
 
     Define the task by these options or by TF_CONFIG.
     """
-    flags = {
-        "--job_name": job_name,
-        "--task_index": task_index,
-        "--ps_hosts": ps_hosts,
-        "--worker_hosts": worker_hosts,
-        "--chief_hosts": chief_hosts,
-    }
-    config = resolve_cluster([f"{flag}={value}" for flag, value in flags.items() if value is not None])
+    config = resolve_cluster([f"--{flag}={value}" for flag, value in flags.items() if value is not None])
     if config is None:
         raise LaunchError(
             "the task to serve is not defined: give --job_name, --task_index and the addresses (--ps_hosts, --worker_hosts), "

@@ -150,11 +150,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         now = time.monotonic()
-        times = [
-            running.kill_directly_at
-            for running in self._running.values()
-            if running.kill_directly_at is not None
-        ]
+        times = [at for running in self._running.values() if (at := running.kill_directly_at) is not None]
         if self._policy.wake_at is not None:
             times.append(self._policy.wake_at)
         for key, _ in self._selector.select(max(0.0, min(times) - now) if times else None):

@@ -123,19 +123,12 @@ class StderrTail:
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """The failure of a task.
-
-    Attributes:
-        task: The task.
-        code: Its exit code; negative for a signal.
-        time: When its traceback began, or when it exited without one.
-        text: The end of its output to stderr.
-    """
+    """The failure of a task."""
 
     task: TaskName
-    code: int
-    time: float
-    text: str
+    code: int  # its exit code; negative for a signal
+    time: float  # when its traceback began, or when it exited without one
+    text: str  # the end of its output to stderr
 
 
 def failure_report(failures: list[TaskFailure]) -> str:

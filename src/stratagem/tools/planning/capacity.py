@@ -18,27 +18,16 @@ _PATIENCE = 2
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One number of workers under one rule.
-
-    Attributes:
-        workers: Number of workers.
-        rule_name: The name by which the rule was chosen.
-        rule: The rule.
-        servers: Number of servers, given or found; 0 for all-reduce.
-        simulated: The result of the simulation, without failures.
-        useful: The share of that pace which failures leave.
-        examples_per_gradient: Examples of one gradient; `None` to count none.
-        single_worker_pace: Gradients per second of one worker by itself.
-    """
+    """One number of workers under one rule."""
 
     workers: int
-    rule_name: str
+    rule_name: str  # the name by which the rule was chosen
     rule: PlannedRule
-    servers: int
-    simulated: SimulationResult
-    useful: float
-    examples_per_gradient: int | None
-    single_worker_pace: float
+    servers: int  # number of servers, given or found; 0 for all-reduce
+    simulated: SimulationResult  # the result of the simulation, without failures
+    useful: float  # the share of that pace which failures leave
+    examples_per_gradient: int | None  # examples of one gradient; `None` to count none
+    single_worker_pace: float  # gradients per second of one worker by itself
 
     @property
     def label(self) -> str:
@@ -89,9 +78,6 @@ def make_plan(
         precision: How precise the result has to be.
         seed: Seed of the random numbers.
         report_progress: Called with the number of workers and the rule that are simulated next.
-
-    Raises:
-        LaunchError: A number is out of range, or there is nothing to plan.
     """
     if not choices or not workers:
         raise LaunchError("there is nothing to plan: give at least one rule and one number of workers")

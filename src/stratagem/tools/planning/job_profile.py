@@ -26,16 +26,11 @@ class FailureModel:
     - a lost worker under sync: the others wait for it, unless backup workers are left;
     - under bounded staleness: the others wait once they are as far ahead as they may be;
     - under async: its own gradients are missing, and nobody waits.
-
-    Attributes:
-        mtbf: Mean time between failures of one task; infinite if tasks never fail.
-        restart_time: From a failure until the task computes again.
-        snapshot_interval: From one snapshot, or checkpoint, to the next.
     """
 
-    mtbf: float = math.inf
-    restart_time: float = 30.0
-    snapshot_interval: float = 60.0
+    mtbf: float = math.inf  # mean time between failures of one task; infinite if tasks never fail
+    restart_time: float = 30.0  # from a failure until the task computes again
+    snapshot_interval: float = 60.0  # from one snapshot, or checkpoint, to the next
 
     def __post_init__(self) -> None:
         if not self.mtbf > 0:
@@ -46,14 +41,7 @@ class FailureModel:
             raise LaunchError(f"a snapshot interval of {self.snapshot_interval:g} s: give more than 0")
 
     def useful_share(self, rule: PlannedRule, workers: int, servers: int, cycle: float) -> float:
-        """Return the share of its speed without failures that a job keeps.
-
-        Args:
-            rule: The update rule, or all-reduce.
-            workers: Number of workers.
-            servers: Number of servers.
-            cycle: Seconds from one push of a worker to its next.
-        """
+        """Return the share of its failure-free speed that a job keeps, whose workers push once every `cycle` seconds."""
         if math.isinf(self.mtbf):
             return 1.0
         if isinstance(rule, AllReduce):
@@ -112,35 +100,20 @@ def _probability_of_at_most(most: int, count: int, chance: float) -> float:
 
 @dataclass(frozen=True)
 class JobProfile:
-    """One job on one kind of machine. Times are in seconds.
+    """One job on one kind of machine. Times are in seconds."""
 
-    Attributes:
-        step_time: Mean time in which a worker computes one gradient.
-        model_bytes: The size of a push, and of the parameters that come back.
-        bandwidth: Bytes per second of one host's link, in each direction at once.
-        latency: From one host to another.
-        update_per_byte: A server's time for an update, per byte that it holds.
-        average_per_byte: A server's time to add one more gradient to an average, per byte.
-        request_time: A server's time for each request, whatever its size.
-        worker_overhead: A worker's time around each push that is neither computing nor sending.
-        stragglers: How the time of a step varies.
-        failures: How often tasks fail, and what that costs.
-        batch: Examples of one gradient; `None` to count none.
-        collective: The all-reduce algorithm: `ring`, or `tree` (as NCCL's for many hosts).
-    """
-
-    step_time: float
-    model_bytes: float
-    bandwidth: float = 1.25e9
-    latency: float = 50e-6
-    update_per_byte: float = 0.3e-9
-    average_per_byte: float = 0.1e-9
-    request_time: float = 200e-6
-    worker_overhead: float = 0.0
-    stragglers: Stragglers = field(default_factory=Stragglers)
-    failures: FailureModel = field(default_factory=FailureModel)
-    batch: int | None = None
-    collective: str = "ring"
+    step_time: float  # mean time in which a worker computes one gradient
+    model_bytes: float  # the size of a push, and of the parameters that come back
+    bandwidth: float = 1.25e9  # bytes per second of one host's link, in each direction at once
+    latency: float = 50e-6  # from one host to another
+    update_per_byte: float = 0.3e-9  # a server's time for an update, per byte that it holds
+    average_per_byte: float = 0.1e-9  # a server's time to add one more gradient to an average, per byte
+    request_time: float = 200e-6  # a server's time for each request, whatever its size
+    worker_overhead: float = 0.0  # a worker's time around each push that is neither computing nor sending
+    stragglers: Stragglers = field(default_factory=Stragglers)  # how the time of a step varies
+    failures: FailureModel = field(default_factory=FailureModel)  # how often tasks fail, and what that costs
+    batch: int | None = None  # examples of one gradient; `None` to count none
+    collective: str = "ring"  # the all-reduce algorithm: `ring`, or `tree` (as NCCL's for many hosts)
 
     def __post_init__(self) -> None:
         for name in ("step_time", "bandwidth"):
@@ -176,27 +149,16 @@ def _check(name: str, value: object, is_allowed: bool, allowed: str) -> None:
 
 @dataclass(frozen=True)
 class MachineTimes:
-    """Times that a short job with one server and one worker measured: seconds, lower quartiles of many.
+    """Times that a short job with one server and one worker measured: seconds, lower quartiles of many."""
 
-    Attributes:
-        model_bytes: The size of the model.
-        gradient: A worker's time for one gradient of that model.
-        step: A whole step of the training loop, with its push.
-        push: From a push of all gradients until the parameters are back.
-        pull: The parameters alone.
-        empty_push: A push of a model of a few bytes.
-        empty_pull: A pull of that model.
-        average_per_byte: The time to add one gradient to another.
-    """
-
-    model_bytes: float
-    gradient: float
-    step: float
-    push: float
-    pull: float
-    empty_push: float
-    empty_pull: float
-    average_per_byte: float
+    model_bytes: float  # the size of the model
+    gradient: float  # a worker's time for one gradient of that model
+    step: float  # a whole step of the training loop, with its push
+    push: float  # from a push of all gradients until the parameters are back
+    pull: float  # the parameters alone
+    empty_push: float  # a push of a model of a few bytes
+    empty_pull: float  # a pull of that model
+    average_per_byte: float  # the time to add one gradient to another
 
     @property
     def transfer_per_byte(self) -> float:

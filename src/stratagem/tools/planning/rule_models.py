@@ -28,17 +28,12 @@ PlannedRule: TypeAlias = AllReduce | UpdateRule
 
 @dataclass(frozen=True)
 class RuleChoice:
-    """A rule as a user names it, before the number of workers is known.
+    """A rule as a user names it, before the number of workers is known."""
 
-    Attributes:
-        name: One of `NAMES`.
-        backup: For `backup`: the number of workers that an update does not wait for; below 1, their share.
-        staleness: For `bounded`: how many steps a worker may be ahead.
-    """
-
-    name: str
+    name: str  # one of `NAMES`
+    # For `backup`: the number of workers that an update does not wait for; below 1, their share.
     backup: float = 0.05
-    staleness: int = 4
+    staleness: int = 4  # for `bounded`: how many steps a worker may be ahead
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:

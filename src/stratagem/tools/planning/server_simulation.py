@@ -45,9 +45,6 @@ class FairLink:
     Args:
         alone: Seconds of a message that is alone in the link.
         share: Seconds that the link itself needs for a message.
-
-    Attributes:
-        next_departure: When the next message leaves, if none enters before; infinite if there is none.
     """
 
     __slots__ = ("_alone", "_messages", "_now", "_progress", "_share", "next_departure")
@@ -58,7 +55,7 @@ class FairLink:
         self._now = 0.0
         self._progress = 0.0
         self._messages: deque[tuple[float, int]] = deque()
-        self.next_departure = _NEVER
+        self.next_departure = _NEVER  # when the next message leaves, if none enters before
 
     def enter(self, now: float, worker: int) -> None:
         """Let a worker's message enter the link."""
@@ -87,31 +84,18 @@ class FairLink:
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts of a `ServerSimulation` at one moment.
+    """Counts of a `ServerSimulation` at one moment."""
 
-    Attributes:
-        steps: Updates made.
-        applied: Pushes that became part of an update.
-        dropped: Pushes that were dropped.
-        pushes: Pushes of each worker.
-        pushed_at: When each worker began its last push.
-        waited: Seconds that workers waited for other workers.
-        computed: Seconds that workers computed.
-        served: Seconds that the server's processor was at work.
-        replies: Parameters sent to a worker.
-        under_way: Seconds from pushes to replies, summed.
-    """
-
-    steps: int
-    applied: int
-    dropped: int
-    pushes: Floats
-    pushed_at: Floats
-    waited: float
-    computed: float
-    served: float
-    replies: int
-    under_way: float
+    steps: int  # updates made
+    applied: int  # pushes that became part of an update
+    dropped: int  # pushes that were dropped
+    pushes: Floats  # pushes of each worker
+    pushed_at: Floats  # when each worker began its last push
+    waited: float  # seconds that workers waited for other workers
+    computed: float  # seconds that workers computed
+    served: float  # seconds that the server's processor was at work
+    replies: int  # parameters sent to a worker
+    under_way: float  # seconds from pushes to replies, summed
 
     def span(self, since: "Totals") -> float:
         """Return the mean time from each worker's last push then to its last push now: whole cycles of the workers.
@@ -124,25 +108,14 @@ class Totals:
 
 
 class ServerSimulation:
-    """One job with servers, which can be advanced repeatedly.
-
-    Args:
-        profile: The job and its machines.
-        rule: The update rule.
-        workers: Number of workers.
-        servers: Number of servers.
-        seed: Seed of the random numbers.
-
-    Attributes:
-        staleness: The number of pushes applied at each staleness.
-    """
+    """One job with servers, which can be advanced repeatedly."""
 
     def __init__(
         self, profile: JobProfile, rule: UpdateRule, workers: int, servers: int, seed: int = 0
     ) -> None:
         if workers < 1 or servers < 1:
             raise LaunchError(f"{workers} workers and {servers} servers: give at least 1 of each")
-        self.staleness: Counter[int] = Counter()
+        self.staleness: Counter[int] = Counter()  # pushes applied at each staleness
         self._profile = profile
         self._workers = workers
         self._servers = servers

@@ -7,43 +7,26 @@ import numpy as np
 
 from stratagem.tools.planning.job_profile import JobProfile
 
-WORKER_COMPUTE, WORKER_LINK, SERVER_LINK, SERVER_UPDATE = (
-    "worker compute",
-    "worker link",
-    "server link",
-    "server update",
-)
+WORKER_COMPUTE, WORKER_LINK = "worker compute", "worker link"
+SERVER_LINK, SERVER_UPDATE = "server link", "server update"
 _LEAST_PUSHES = 48
 """In a batch, however few the workers."""
 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """The steady pace of one job, without failures.
+    """The steady pace of one job, without failures."""
 
-    Attributes:
-        updates_per_second: Global steps.
-        gradients_per_second: Pushes that became part of an update.
-        mean_staleness: Updates between the parameters that a gradient was computed on and its own update.
-        p99_staleness: The staleness that 99 % of gradients do not exceed.
-        dropped: The share of pushes that were dropped.
-        waiting: The share of its time that a worker waits for other workers.
-        round_trip: Mean seconds from the beginning of a push until the parameters are back.
-        busy: For each resource, the share of time that it is at work.
-        half_width: Half the 95 % confidence interval of the pace, relative to the pace.
-        pushes: The number of simulated pushes.
-    """
-
-    updates_per_second: float
-    gradients_per_second: float
-    mean_staleness: float
-    p99_staleness: int
-    dropped: float
-    waiting: float
-    round_trip: float
-    busy: dict[str, float]
-    half_width: float
-    pushes: int
+    updates_per_second: float  # global steps
+    gradients_per_second: float  # pushes that became part of an update
+    mean_staleness: float  # updates between the parameters that a gradient was computed on and its own update
+    p99_staleness: int  # the staleness that 99 % of gradients do not exceed
+    dropped: float  # the share of pushes that were dropped
+    waiting: float  # the share of its time that a worker waits for other workers
+    round_trip: float  # mean seconds from the beginning of a push until the parameters are back
+    busy: dict[str, float]  # for each resource, the share of time that it is at work
+    half_width: float  # half the 95 % confidence interval of the pace, relative to the pace
+    pushes: int  # the number of simulated pushes
 
     @property
     def busiest(self) -> str:
@@ -53,19 +36,13 @@ class SimulationResult:
 
 @dataclass(frozen=True)
 class Precision:
-    """How precise a result has to be. Batches of pushes are simulated until the mean of their paces is.
+    """How precise a result has to be. Batches of pushes are simulated until the mean of their paces is."""
 
-    Attributes:
-        relative: Half the width of the 95 % confidence interval, relative to the mean, that is enough.
-        rounds: Pushes of each worker in one batch.
-        least: Batches to simulate in any case.
-        most: Pushes after which to stop, however imprecise the result.
-    """
-
+    # Half the width of the 95 % confidence interval, relative to the mean, that is enough.
     relative: float = 0.01
-    rounds: int = 4
-    least: int = 6
-    most: int = 150_000
+    rounds: int = 4  # pushes of each worker in one batch
+    least: int = 6  # batches to simulate in any case
+    most: int = 150_000  # pushes after which to stop, however imprecise the result
 
     def batch_size(self, workers: int) -> int:
         """Return the number of pushes in a batch."""

@@ -38,13 +38,9 @@ class _StepVariation(Variation):
 
 @dataclass(frozen=True)
 class Lognormal(_StepVariation):
-    """Times whose logarithms are normally distributed: a noisy machine.
+    """Times whose logarithms are normally distributed: a noisy machine."""
 
-    Attributes:
-        sigma: Standard deviation of the logarithms; about that of the times, relative to their mean.
-    """
-
-    sigma: float
+    sigma: float  # standard deviation of the logarithms; about that of the times, relative to their mean
 
     def __post_init__(self) -> None:
         _check(0 <= self.sigma <= 5, f"lognormal:{self.sigma:g}", "0 to 5")
@@ -59,13 +55,9 @@ class Lognormal(_StepVariation):
 
 @dataclass(frozen=True)
 class Exponential(_StepVariation):
-    """Times of which a share is exponentially distributed, as the wait for a shared resource is.
+    """Times of which a share is exponentially distributed, as the wait for a shared resource is."""
 
-    Attributes:
-        share: That share.
-    """
-
-    share: float = 1.0
+    share: float = 1.0  # that share
 
     def __post_init__(self) -> None:
         _check(0 <= self.share <= 1, f"exponential:{self.share:g}", "0 to 1")
@@ -80,13 +72,9 @@ class Exponential(_StepVariation):
 
 @dataclass(frozen=True)
 class Pareto(_StepVariation):
-    """Times with a heavy tail: most steps are a little quicker than the mean, a few are very much slower.
+    """Times with a heavy tail: most steps are a little quicker than the mean, a few are very much slower."""
 
-    Attributes:
-        shape: The exponent of the tail: the smaller, the heavier.
-    """
-
-    shape: float
+    shape: float  # the exponent of the tail: the smaller, the heavier
 
     def __post_init__(self) -> None:
         _check(
@@ -105,15 +93,10 @@ class Pareto(_StepVariation):
 
 @dataclass(frozen=True)
 class Slow(Variation):
-    """Some workers are permanently slower than the others.
+    """Some workers are permanently slower than the others."""
 
-    Attributes:
-        share: Their share of all workers, rounded to a whole number of workers.
-        factor: How many times slower they are.
-    """
-
-    share: float
-    factor: float
+    share: float  # their share of all workers, rounded to a whole number of workers
+    factor: float  # how many times slower they are
 
     def __post_init__(self) -> None:
         _check(0 <= self.share <= 1, f"slow:{self.share:g}x{self.factor:g}", "a share of 0 to 1")
@@ -158,9 +141,6 @@ class Stragglers(Variation):
         Example:
             >>> Stragglers.parse("lognormal:0.2+slow:0.1x3")
             Stragglers(variations=(Lognormal(sigma=0.2), Slow(share=0.1, factor=3.0)))
-
-        Raises:
-            LaunchError: The text has another form.
         """
         if text.strip() == "none":
             return cls()

@@ -34,9 +34,6 @@ def seconds(text: str) -> float:
     Example:
         >>> seconds("1.5ms")
         0.0015
-
-    Raises:
-        LaunchError: The text is not a duration.
     """
     number, unit = _number_and_unit(text)
     if unit not in _SECONDS:
@@ -50,9 +47,6 @@ def size(text: str) -> float:
     Example:
         >>> size("25Mparams")
         100000000.0
-
-    Raises:
-        LaunchError: The text is not a size.
     """
     number, unit = _number_and_unit(text)
     for name, factor in (("params", BYTES_PER_PARAMETER), ("parameters", BYTES_PER_PARAMETER), ("b", 1)):
@@ -69,9 +63,6 @@ def rate(text: str) -> float:
     Example:
         >>> rate("10Gbit")
         1250000000.0
-
-    Raises:
-        LaunchError: The text is not a bandwidth.
     """
     number, unit = _number_and_unit(text)
     unit = unit.removesuffix("/s").strip()
@@ -96,18 +87,18 @@ def _unreadable(text: str, what: str, examples: str) -> LaunchError:
 
 def show_seconds(value: float) -> str:
     """Format a duration in a suitable unit."""
-    for unit, scale in (("d", 86400.0), ("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value * 1e9:.3g} ns"
+    scales = {"d": 86400.0, "h": 3600.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+    return _show(value, scales) or f"{value * 1e9:.3g} ns"
 
 
 def show_bytes(value: float) -> str:
     """Format a number of bytes in a suitable unit."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value:.0f} B"
+    return _show(value, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}) or f"{value:.0f} B"
+
+
+def _show(value: float, scales: dict[str, float]) -> str:
+    """Format a value in the first unit that it reaches; empty if there is none."""
+    return next((f"{value / scale:.3g} {unit}" for unit, scale in scales.items() if value >= scale), "")
 
 
 def show_count(value: float) -> str:

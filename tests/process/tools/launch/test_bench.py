@@ -57,7 +57,7 @@ def test_a_contender_that_takes_too_long_is_ended_and_named(tmp_path: Path) -> N
     assert code == 1
     for name in ("one device", "servers, async, 1 worker"):
         assert f"stratagem: {name} failed: it did not end within 0.3 s" in err
-    assert "No advice: one device, against which all are measured, did not finish." in out
+    assert "No advice: one device, which all others are compared with, did not finish." in out
     assert list(tmp_path.iterdir()) == []
 
 

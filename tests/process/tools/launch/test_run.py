@@ -384,7 +384,7 @@ def test_closed_terminal_ends_everything() -> None:
         (["--wrokers", "2", "x.py"], "No such option"),
         (
             ["--workers", "5000", str(SCRIPT)],
-            "are 5000 tasks, and all would run on this machine: at most 1000",
+            "are 5000 tasks, and all would run on this machine: ask for at most 1000",
         ),
         (["--grace", "nan", str(SCRIPT)], "--grace nan: give a number of seconds"),
     ],
