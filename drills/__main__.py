@@ -1,4 +1,4 @@
-"""`python -m drills --rounds 50 --seed 0`: every drill, then a table of what was survived."""
+"""`python -m drills --rounds 50 --seed 0`: run every drill, then print a table of the outcomes."""
 
 import argparse
 import logging
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from drills import (
     checkpoints,
     corrupt,
-    cut,
-    ends,
-    fill,
+    cut_links,
+    full_disk,
     large_table,
     launcher,
     multi_worker,
     parameter_servers,
-    slow,
+    slow_worker,
+    termination,
     wire,
 )
 from drills.processes import let_children_be_signalled
@@ -31,17 +31,17 @@ DRILLS: dict[str, Callable[[int, int], Iterable[Outcome]]] = {
     "any-moment": parameter_servers.drills_at_any_moment,
     "large-table": large_table.drills,
     "multi-worker": multi_worker.drills,
-    "cut": cut.drills,
-    "slow": slow.drills,
-    "fill": fill.drills,
+    "cut": cut_links.drills,
+    "slow": slow_worker.drills,
+    "fill": full_disk.drills,
     "corrupt": corrupt.drills,
     "checkpoints": checkpoints.drills,
-    "ends": ends.drills,
+    "ends": termination.drills,
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the drills; 1 if one was not survived, else 0."""
+    """Run the drills. Return 0 if all were survived, else 1."""
     parser = argparse.ArgumentParser(
         prog="drills", description="Break things on purpose and count what was survived."
     )

@@ -17,7 +17,7 @@ ROWS = 30_000
 
 
 def state_of(step: int) -> TrainState:
-    """A state that is of one number all over, on the host: JAX need not be started for it."""
+    """Return a state whose numbers all equal `step`, on the host, so that JAX need not start for it."""
     params = {"w": np.full((ROWS, 4), step, np.float32), "b": np.full(3, step, np.float32)}
     leaves, tree = jax.tree.flatten(params)
     slots, opt_tree = jax.tree.flatten({"trace": params, "count": np.int32(step)})
@@ -26,7 +26,7 @@ def state_of(step: int) -> TrainState:
 
 
 def save_on(directory: str) -> None:
-    """Go on from the newest checkpoint; tell of each when the next one is begun."""
+    """Resume from the newest checkpoint, and report each checkpoint when the next one begins."""
     checkpoints = Checkpointer(directory, keep=2)
     restored = checkpoints.restore(like=state_of(0))
     step = 0 if restored is None else int(restored.step)
@@ -50,7 +50,7 @@ def tell(word: object) -> None:
 
 
 def main(directory: str) -> None:
-    """For each line of standard input a new saver, forked to have everything imported; tell when it is gone."""
+    """For each line of standard input, fork a saver, which has everything imported, and report its end."""
     for _ in sys.stdin:
         pid = fork()
         if pid == 0:

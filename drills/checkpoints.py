@@ -1,4 +1,4 @@
-"""Kill a process that saves, at any moment: the last checkpoint that it had finished is restored."""
+"""Kill a process that saves, at any moment: the last checkpoint that it finished is restored."""
 
 import os
 import signal
@@ -26,14 +26,14 @@ CHECKED = "the last finished one restores, all of one step; the next process goe
 
 @dataclass
 class _Savers:
-    """The process that forks savers, and how far they came."""
+    """The process that forks savers, and the last checkpoint that they reported."""
 
     process: "subprocess.Popen[str]"
     directory: Path
     reached: int = 0
 
     def killed(self, random: Random) -> None:
-        """One saver, from its start to its end at a random moment, and what it has left."""
+        """Run one saver until it is killed at a random moment, and check what it left."""
         ask, answers = self.process.stdin, self.process.stdout
         assert ask is not None and answers is not None
         ask.write("\n")
@@ -56,7 +56,7 @@ class _Savers:
             assert found in (self.reached, self.reached + 1), f"{found} was restored after {self.reached}"
 
     def left_one_unfinished(self) -> bool:
-        """Whether a checkpoint lies there that was begun and not finished."""
+        """Return whether an unfinished checkpoint is left."""
         names = {path.name for path in self.directory.iterdir()}
         return len(names) > len(Checkpointer(self.directory).steps())
 
@@ -72,7 +72,7 @@ def _savers(directory: Path) -> Iterator[_Savers]:
 
 
 def drills(rounds: int, seed: int) -> list[Outcome]:
-    """So many savers, one after the other in one directory, as rows of the table."""
+    """Return the outcomes of savers that run one after the other in one directory."""
     random = Random(seed)
     outcomes = []
     with tempfile.TemporaryDirectory() as place, _savers(Path(place)) as savers:

@@ -1,4 +1,4 @@
-"""A cluster of real `stratagem serve` processes whose tasks can be killed, frozen and started again."""
+"""A cluster of real `stratagem serve` processes whose tasks can be killed, frozen and restarted."""
 
 import os
 import signal
@@ -26,10 +26,10 @@ class ServedCluster:
             cluster.start("ps", 1)
 
     Args:
-        counts: How many tasks of each job.
-        commands: What the tasks of some jobs run instead of `stratagem serve`.
+        counts: Number of tasks of each job.
+        commands: Commands of jobs that run something other than `stratagem serve`.
         nursery: Forks the tasks; without it they are started, which takes a second of processor time each.
-        environ: What all tasks have in their environment besides.
+        environ: Further environment variables of all tasks.
     """
 
     secret = "the secret of a drill"
@@ -75,21 +75,21 @@ class ServedCluster:
         return jobs
 
     def target(self, job: str, index: int) -> str:
-        """What to give to a Session."""
+        """Return the target for a Session."""
         return f"sg://{self._addresses[TaskName(job, index)]}"
 
     def pid(self, job: str, index: int) -> int:
-        """The process that runs, or last ran, a task."""
+        """Return the process id of a task, also after its end."""
         return self._running[TaskName(job, index)].pid
 
     def process(self, job: str, index: int) -> Marked:
-        """The same, of a task that was started and not forked."""
+        """Return the process of a task that was started, not forked."""
         running = self._running[TaskName(job, index)]
         assert isinstance(running, Marked), f"{job}:{index} was forked"
         return running
 
     def ends(self, job: str, index: int) -> int:
-        """Wait for the end of a task; its exit code."""
+        """Wait for the end of a task, and return its exit code."""
         running = self._running[TaskName(job, index)]
         return running.ends() if isinstance(running, Task) else running.finish()[0]
 
@@ -117,7 +117,7 @@ class ServedCluster:
             self._running[name] = Marked(command, environ=environ, pass_fds=(sock.fileno(),))
 
     def kill(self, job: str, index: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a task and wait for its end; or until all its threads stand still, if it is to freeze."""
+        """Send a signal to a task. Wait for its end; for SIGSTOP, until all its threads have stopped."""
         running = self._running[TaskName(job, index)]
         os.kill(running.pid, number)
         if number == signal.SIGSTOP:

@@ -1,4 +1,4 @@
-"""Flip and cut off bytes of what is on disk: the checkpoint or snapshot before is used, and a damaged record is named."""
+"""Flip and cut off bytes of files on disk: an older checkpoint or snapshot is used, and a damaged record is named."""
 
 import re
 import signal
@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from drills import counted
+from drills import counting_files
 from drills.checkpoint_saver import state_of
-from drills.nursery import Nursery, lent
+from drills.nursery import Nursery, use_nursery
 from drills.processes import until
 from drills.rounds import attempt
 from drills.table import Outcome
@@ -26,19 +26,19 @@ FURTHER = 20
 
 
 def flip(path: Path, position: int, bit: int) -> None:
-    """Turn one bit round."""
+    """Flip one bit."""
     data = bytearray(path.read_bytes())
     data[position] ^= 1 << bit
     path.write_bytes(data)
 
 
 def truncate(path: Path, length: int) -> None:
-    """StoredSnapshot off all that comes after."""
+    """Cut off the rest of a file."""
     path.write_bytes(path.read_bytes()[:length])
 
 
 def damage(path: Path, random: Random) -> str:
-    """One or the other, anywhere; what was done."""
+    """Flip a bit or truncate, anywhere, and return a description."""
     size = path.stat().st_size
     if random.random() < 0.5:
         position, bit = random.randrange(size), random.randrange(8)
@@ -55,13 +55,13 @@ def damage_cut(cuts: Snapshots, step: int, random: Random) -> str:
 
 
 def is_told(log: str, skipped: int, used: int) -> bool:
-    """Whether a log says that a cut was skipped, why, and which was used instead."""
+    """Return whether a log says which snapshot was skipped, why, and which was used instead."""
     words = rf"the snapshot of step {skipped} is skipped: .+\(the snapshot of step {used} is used instead\)"
     return re.search(words, log, re.DOTALL) is not None
 
 
 def checkpoint(nursery: Nursery, place: Path, random: Random) -> None:
-    """Of three checkpoints, the newest one or two are damaged."""
+    """Damage the newest one or two of three checkpoints."""
     saved = Checkpointer(place / "checkpoints")
     steps = [1, 2, 3]
     for step in steps:
@@ -82,13 +82,13 @@ def checkpoint(nursery: Nursery, place: Path, random: Random) -> None:
 
 
 def snapshot(nursery: Nursery, place: Path, random: Random) -> None:
-    """A server is lost, and the newest cut that it and the others would come back from is damaged."""
+    """Lose a server, and damage the newest snapshot from which the servers would recover."""
     cuts = Snapshots(place / "cuts" / "model-0")
     victim = random.randrange(2)
     environ = {environment.SNAPSHOT_DIR: str(cuts.root.parent)}
     with nursery.job(place, 2, 1, environ=environ) as job:
         servers = [job.serve(index) for index in range(2)]
-        worker = job.start("worker", 0, counted.TASK, "sg.Async()", place)
+        worker = job.start("worker", 0, counting_files.TASK, "sg.Async()", place)
         until("two cuts of steps after the first", lambda: len(set(cuts.steps()) - {0}) == 2, SECONDS)
         worker.kill(signal.SIGSTOP)  # without pushes there are no new cuts
         servers[victim].kill()
@@ -98,7 +98,7 @@ def snapshot(nursery: Nursery, place: Path, random: Random) -> None:
         worker.kill(signal.SIGCONT)
         worker.says("is back, at step")
         assert f"is back, at step {older}\n" in worker.text, f"not at step {older}; {done}"
-        counted.set_target(place, counted.reached(place) + FURTHER)
+        counting_files.set_target(place, counting_files.reached(place) + FURTHER)
         for task in (worker, *servers):
             task.ends_well()
         leader = servers[0].text
@@ -109,11 +109,11 @@ def snapshot(nursery: Nursery, place: Path, random: Random) -> None:
         )
         cost, reached = map(int, re.findall(words, leader)[0])
         assert reached - older == cost > 0, f"from {reached} to {older} is not {cost}"
-    assert (found := counted.problem(place, 1)) is None, found
+    assert (found := counting_files.problem(place, 1)) is None, found
 
 
 def record(nursery: Nursery, place: Path, random: Random) -> None:
-    """One record is damaged, or the file ends within it: those before it are read, and it is named by its place."""
+    """Damage one record, or truncate the file within it: the records before it are read, and its position is named."""
     del nursery  # nothing to start: whoever reads is told by the reader itself
     path = place / "examples.tfrecord"
     records = [random.randbytes(random.randint(0, 300)) for _ in range(RECORDS)]
@@ -162,10 +162,10 @@ KINDS: list[tuple[str, str, Round]] = [
 
 
 def drills(rounds: int, seed: int, nursery: Nursery | None = None) -> list[Outcome]:
-    """So many rounds of each kind, as rows of the table."""
+    """Return the outcomes of this number of rounds of each kind."""
     random = Random(seed)
     outcomes = []
-    with lent(nursery) as forks:
+    with use_nursery(nursery) as forks:
         for _ in range(rounds):
             for name, checked, run in KINDS:
                 with tempfile.TemporaryDirectory() as place:

@@ -1,8 +1,9 @@
-"""A model that counts its own updates, and a worker that trains it until it is told the last step.
+"""A model that counts its own updates, and a worker that trains it until the last step is set.
 
-python drills/counting_task.py RULE DIRECTORY [ROWS [TABLE]], where RULE is such as `sg.Async()`, and with TABLE the
-model has a table too, some of whose rows every update changes. The worker goes on until DIRECTORY/target exists, and then to the global step in it; it writes its progress to DIRECTORY/progress-INDEX, and
-what it fetched at the end, with the number of its own pushes, to DIRECTORY/fetched-INDEX.
+python drills/counting_task.py RULE DIRECTORY [ROWS [TABLE]], where RULE is such as `sg.Async()`, and with TABLE the model has a
+table too, some of whose rows every update changes. The worker trains until DIRECTORY/target exists, and then to the global
+step in it. It writes its progress to DIRECTORY/progress-INDEX; at the end it writes the state that it fetched, with the number
+of its own pushes, to DIRECTORY/fetched-INDEX.
 """
 
 import itertools
@@ -26,31 +27,31 @@ IDS = np.arange(-2, 28).reshape(6, 5) ** 13
 
 
 def initial(leaves: int = 4, rows: int = 3) -> Params:
-    """Several variables, small unless asked otherwise, so that every server has some."""
+    """Return several variables, small by default, so that every server has some."""
     return {f"v{number}": np.zeros((rows, number + 1), np.float32) for number in range(leaves)}
 
 
 def loss_fn(params: Params, batch: Any) -> jax.Array:
-    """Its gradient is -1 everywhere for a batch of ones: with a rate of 1, each update adds 1 to each element."""
+    """Return a loss whose gradient is -1 everywhere for a batch of ones: with a rate of 1, each update adds 1 to each element."""
     total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params))
     return jnp.asarray(-jnp.mean(batch) * total)
 
 
 def loss_with_table(params: Params, batch: Any, rows: Any) -> jax.Array:
-    """The same, for rows of the table as well."""
+    """Return the same loss, over rows of the table as well."""
     total = jnp.sum(rows["counted"](batch["ids"]))
     return loss_fn(params, batch["ones"]) - jnp.mean(batch["ones"]) * total
 
 
 def table() -> sg.Table:
-    """Rows of zeros, which every update changes by 1 as it does variables."""
+    """Return a table of zeros, to whose rows every update adds 1, as to variables."""
     return sg.Table("counted", dim=3, initializer=jax.nn.initializers.zeros)
 
 
 def counting() -> optax.GradientTransformation:
-    """Changes nothing, and counts the updates of every single element where that element lives.
+    """Return a transformation that leaves updates unchanged, and counts the updates of every element where that element lives.
 
-    The count depends on the gradient, lest it be taken for a number that all servers share.
+    The count depends on the gradient, so that it is not taken for a number that all servers share.
     """
 
     def init(params: Any) -> Any:
@@ -66,12 +67,12 @@ def counting() -> optax.GradientTransformation:
 
 
 def optimizer() -> optax.GradientTransformation:
-    """Counts, then steps by the gradient itself."""
+    """Return an optimizer that counts, then steps by the gradient itself."""
     return optax.chain(counting(), optax.sgd(1.0))
 
 
-def told(fetched: Any) -> dict[str, Any]:
-    """The step that was fetched, and all numbers that the counts and the values of the variables have."""
+def summary(fetched: Any) -> dict[str, Any]:
+    """Return the fetched step, and all distinct values of the counts and of the variables."""
     return {
         "step": int(fetched.step),
         "counts": _numbers(fetched.opt_state[0]),
@@ -80,7 +81,7 @@ def told(fetched: Any) -> dict[str, Any]:
 
 
 def is_even(found: dict[str, Any]) -> bool:
-    """Whether every element has had as many updates as the global step says, and every row that was read since."""
+    """Return whether every element, and every row read since, has had as many updates as the global step says."""
     return (
         all(
             len(numbers) == 1 and abs(numbers[0] - found["step"]) < 1e-3 * max(1, found["step"])
@@ -96,7 +97,7 @@ def _numbers(arrays: Any) -> list[float]:
 
 
 def main(rule: str, directory: str, rows: str = "3", has_table: str = "") -> None:
-    """Train until told to stop."""
+    """Train until the last step is set and reached."""
     place = Path(directory)
     # A task that is killed again and again is started again after up to 30 s: until then it is waited for.
     strategy = sg.ParameterServerStrategy(update=eval(rule), snapshot_secs=0.5, rejoin_timeout=60)  # noqa: S307
@@ -112,7 +113,7 @@ def main(rule: str, directory: str, rows: str = "3", has_table: str = "") -> Non
         state, metrics = step(state, batch)
         pushes += 1
         write(progress, str(metrics["global_step"]))
-    found = {**told(strategy.fetch(state)), "pushes": pushes}
+    found = {**summary(strategy.fetch(state)), "pushes": pushes}
     if has_table:
         found["rows"] = _numbers(strategy.table(state, "counted").lookup(IDS))
         found["later"] = int(strategy.fetch(state).step)
@@ -121,7 +122,7 @@ def main(rule: str, directory: str, rows: str = "3", has_table: str = "") -> Non
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file that is seen whole, or not at all."""
+    """Write a file atomically."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text)
     partial.rename(path)

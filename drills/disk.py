@@ -1,4 +1,4 @@
-"""Disks that get full: a small one that only some processes see, and a limit on the size of their files."""
+"""Disks that fill up: a small disk that only some processes see, and a limit on the size of their files."""
 
 import os
 import resource
@@ -14,12 +14,12 @@ _MOUNTED = 'mount -t tmpfs -o size="$1" drill "$2" && shift 2 && exec "$@"'
 
 
 def small_disk(directory: Path, size: int) -> tuple[str, ...]:
-    """What to put before a command so that it, and what it starts, has a small disk at a directory.
+    """Return the words before a command that give it, and its children, a small disk at a directory.
 
-    It lies in a mount namespace of its own, and goes with the last process in there.
+    The disk is in a mount namespace of its own, and disappears with the last process there.
 
     Raises:
-        NotHere: Such a disk cannot be made here.
+        NotHere: This machine cannot make such a disk.
     """
     if shutil.which("unshare") is None:
         raise NotHere("small disks are made with util-linux, and there is no 'unshare' here")
@@ -32,12 +32,12 @@ def small_disk(directory: Path, size: int) -> tuple[str, ...]:
 
 
 def seen_by(pid: int, path: Path) -> Path:
-    """A path as a process sees it, which may have a disk there that others have not."""
+    """Return a path as a process sees it, which may have a disk there that other processes do not see."""
     return Path(f"/proc/{pid}/root{path}")
 
 
 def fill(directory: Path, free: int) -> None:
-    """Take what a disk has, but for so many bytes; again for what others have given back meanwhile."""
+    """Fill a disk up to this number of free bytes; call again to take what others have freed meanwhile."""
     found = os.statvfs(directory)
     missing = found.f_bavail * found.f_frsize - free
     with (directory / FILLER).open("ab", buffering=0) as file:
@@ -47,12 +47,12 @@ def fill(directory: Path, free: int) -> None:
 
 
 def empty(directory: Path) -> None:
-    """Give back what `fill` took."""
+    """Release the space that `fill` took."""
     (directory / FILLER).unlink()
 
 
 def limit(pids: Iterable[int], size: int | None) -> None:
-    """Let processes make no file larger than this; None lifts the limit."""
+    """Limit the size of the files that processes write; None lifts the limit."""
     for pid in pids:
         hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))

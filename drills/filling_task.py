@@ -1,4 +1,4 @@
-"""Saves checkpoints while its disk is full, or its files are limited, and afterwards; tells how each went.
+"""A worker that saves checkpoints while its disk is full, or its files are limited, and afterwards; it reports each result.
 
 python drills/filling_task.py DIRECTORY KIND ROOM GOOD BAD: GOOD checkpoints, then BAD more with ROOM bytes left, or
 files no larger than ROOM, then one when that is over. KIND is `disk` or `limit`.
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import stratagem as sg
 from drills import disk
-from drills.counting_task import BATCH, initial, loss_fn, optimizer, told
-from drills.task_words import tell
+from drills.counting_task import BATCH, initial, loss_fn, optimizer, summary
+from drills.task_messages import tell
 
 ROWS = 20_000
 """A checkpoint is of 1.6 MB then."""
 
 
 def main(directory: str, kind: str, room: str, good: str, bad: str) -> None:
-    """Train, save, and go on whatever comes of it."""
+    """Train and save, and continue whatever the result."""
     place = Path(directory)
     strategy = sg.OneDeviceStrategy()
     state = strategy.init(initial(rows=ROWS), optimizer())
@@ -47,7 +47,7 @@ def main(directory: str, kind: str, room: str, good: str, bad: str) -> None:
     restored = sg.Checkpointer(place / "checkpoints").restore(
         like=strategy.init(initial(rows=ROWS), optimizer())
     )
-    found = None if restored is None else told(strategy.fetch(restored))
+    found = None if restored is None else summary(strategy.fetch(restored))
     if kind == "disk":
         disk.empty(place)
     else:
@@ -56,7 +56,7 @@ def main(directory: str, kind: str, room: str, good: str, bad: str) -> None:
     tell(
         said=said,
         restored=found,
-        trained=told(strategy.fetch(state)),
+        trained=summary(strategy.fetch(state)),
         latest=checkpoints.latest(),
         left=sorted(path.name for path in (place / "checkpoints").rglob("*.partial")),
     )

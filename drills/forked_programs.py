@@ -1,9 +1,9 @@
-"""Runs Python programs in processes that were forked, where `exec` would start Python and import JAX once more.
+"""Runs Python programs in forked processes, where `exec` would start Python and import JAX again.
 
-A program has an environment, descriptors, signals and an end of its own, as after `exec`: only what its parent has
-imported it need not import. From outside, its command line and its environment look like its parent's; the process of a
-task has the task's name, such as `worker:1`. `stratagem run` in such a process forks the keepers of its tasks, and they
-fork the tasks; a server forks the program inspector.
+A program has its own environment, descriptors, signals and end, as after `exec`; only the imports are its parent's. From
+outside, its command line and its environment look like its parent's; the process of a task has the task's name, such as
+`worker:1`. `stratagem run` in such a process forks the keepers of its tasks, and they fork the tasks; a server forks the
+program inspector.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _real_execvp = os.execvp
 
 
 def _jax_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that JAX reads when it is imported, but for those that can be set afterwards."""
+    """Return the variables that JAX reads when it is imported, except those that can be set afterwards."""
     return {
         name: value
         for name, value in environ.items()
@@ -49,7 +49,7 @@ _installed = [
 
 
 def program_of(argv: Sequence[str]) -> list[str] | None:
-    """The script, or `stratagem`, that a command line of this Python runs, and its arguments; `None` if it is neither."""
+    """Return the script, or `stratagem`, that a command line of this Python runs, and its arguments; `None` if it is neither."""
     words = list(argv[1:])
     if words[:1] == ["-P"]:
         del words[0]
@@ -61,7 +61,7 @@ def program_of(argv: Sequence[str]) -> list[str] | None:
 
 
 def run_program(argv: Sequence[str]) -> None:
-    """Run a script or `stratagem`, in a process that was forked for it and has the environment that it should have."""
+    """Run a script or `stratagem`, in a process that was forked for it and has its environment already."""
     with contextlib.suppress(ValueError, LookupError, TypeError):  # it is no task, or is told nonsense
         task = json.loads(os.environ["TF_CONFIG"])["task"]
         _NAME.write_text(f"{task['type']}:{task['index']}")
@@ -85,23 +85,23 @@ def run_program(argv: Sequence[str]) -> None:
 
 
 def leave_modules() -> None:
-    """At a program's end, leave what was imported as it is.
+    """Keep Python from taking imported modules apart at a program's end.
 
-    Python would take it apart object by object, and the process would copy nearly all of its parent's memory to do so:
-    that takes longer than many a program here. What the program itself has to do at its end it has done before.
+    It would do so object by object, and the process would copy nearly all of its parent's memory: that takes longer than many a
+    program here. The program has done its own cleaning up before.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(dict(sys.modules)))
     sys.modules.clear()
 
 
 class _Forked:
-    """A process that was forked: what those who start it use of `subprocess.Popen`.
+    """A forked process, with the part of the interface of `subprocess.Popen` that its users need.
 
     Args:
-        become: What it does, and then ends.
+        become: The function that the process runs, and then ends.
         environ: Its environment.
         standard: Its standard input, output and errors.
-        kept: The other descriptors that it has.
+        kept: Its other descriptors.
     """
 
     def __init__(
@@ -137,15 +137,15 @@ class _Forked:
                 os._exit(1)
 
     def poll(self) -> int | None:
-        """How it ended, if it has."""
+        """Return the exit code, `None` while it runs."""
         return self._collect(os.WNOHANG)
 
     def wait(self) -> int | None:
-        """Wait for its end: a keeper ends by itself when its task has, an inspector when nobody can ask it."""
+        """Wait for its end: a keeper ends by itself with its task, an inspector when nobody can call it."""
         return self._collect(0)
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill it."""
         if self.poll() is None:
             keeper.send(self.pid, signal.SIGKILL)
 
@@ -190,7 +190,7 @@ def _forked_inspection(code: str, options: Mapping[str, Any]) -> _Forked:
 
 
 class _Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen`, which forks keepers and what inspects programs."""
+    """`subprocess.Popen`, which forks keepers and program inspectors."""
 
     def __new__(cls, argv: Sequence[str], **options: Any) -> Any:
         words = list(argv[1:4])
@@ -206,7 +206,7 @@ def _descriptor(output: Any) -> int:
 
 
 def _execute(file: str, argv: Sequence[str]) -> None:
-    """`os.execvp`, which goes on in this process with what it has imported."""
+    """Replace `os.execvp`: continue in this process, with its imports."""
     program = program_of(argv)
     if program is None or _jax_variables(os.environ) != _variables_at_import:
         _real_execvp(file, list(argv))

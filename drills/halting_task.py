@@ -1,19 +1,19 @@
-"""A worker that makes a few pushes; one of them stands still before one of its own until it is let go.
+"""A worker that makes a few pushes; one of the workers halts before one of its own until it is released.
 
 python drills/halting_task.py RULE DIRECTORY PUSHES INDEX DONE: worker INDEX halts after DONE pushes, until
-DIRECTORY/seen is there.
+DIRECTORY/seen exists.
 """
 
 import sys
 from pathlib import Path
 
 import stratagem as sg
-from drills.counting_task import BATCH, initial, loss_fn, optimizer, told
-from drills.task_words import tell, wait_for
+from drills.counting_task import BATCH, initial, loss_fn, optimizer, summary
+from drills.task_messages import tell, wait_for
 
 
 def main(rule: str, directory: str, pushes: str, index: str, done: str) -> None:
-    """Push so many times."""
+    """Push this number of times."""
     strategy = sg.ParameterServerStrategy(update=eval(rule))  # noqa: S307
     config = sg.resolve_cluster()
     halts = config is not None and config.task_index == int(index)
@@ -24,7 +24,7 @@ def main(rule: str, directory: str, pushes: str, index: str, done: str) -> None:
             wait_for(Path(directory) / "seen")
         state, _ = step(state, BATCH)
         print("pushed", number + 1, flush=True)
-    tell(fetched=told(strategy.fetch(state)))
+    tell(fetched=summary(strategy.fetch(state)))
 
 
 if __name__ == "__main__":

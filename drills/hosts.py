@@ -1,7 +1,7 @@
 """Several hosts on one machine: network namespaces joined by a switch, whose links can be cut and healed.
 
-Everything lives in namespaces of its own, the switch too; nothing is seen outside of them. All of it goes
-when the `with` ends, and what a killed run left behind goes when the next one starts.
+Everything is in namespaces of its own, also the switch; nothing is visible outside of them. All of it is removed when the
+`with` ends, and what a killed run left behind is removed when the next one starts.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class NotHere(unittest.SkipTest):
-    """This machine cannot do what a drill needs; the message says what. A test that meets it is skipped."""
+    """This machine cannot do what a drill needs, as the message says. A test that meets it is skipped."""
 
 
 def enter(namespace: str) -> None:
@@ -53,11 +53,11 @@ class Host:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What to put before a command so that it runs on this host; its pid is the command's own."""
+        """Return the words before a command that run it on this host; its pid is the command's own."""
         return ("ip", "netns", "exec", self.namespace)
 
     def run(self, function: Callable[[], T]) -> T:
-        """Run a function of this process on the host: the sockets that it makes are the host's."""
+        """Run a function of this process on the host: the sockets that it makes belong to the host."""
         outcome: list[Any] = []
 
         def inside() -> None:
@@ -77,7 +77,7 @@ class Host:
         return found
 
     def cut(self) -> None:
-        """Let nothing through any more, silently, as a broken cable far away does."""
+        """Drop everything from now on, silently, as a broken cable far away does."""
         _run("bridge", "-n", self._switch, "link", "set", "dev", self._port, "state", _DISABLED)
 
     def heal(self) -> None:
@@ -85,7 +85,7 @@ class Host:
         _run("bridge", "-n", self._switch, "link", "set", "dev", self._port, "state", _FORWARDING)
 
     def limit(self, megabits: float | None) -> None:
-        """Let no more than this through in a second, in each direction; `None`: as much as there is."""
+        """Limit the bytes per second in each direction; `None` lifts the limit."""
         for namespace, device in ((self.namespace, "eth0"), (self._switch, self._port)):
             where = ("tc", "-n", namespace, "qdisc")
             if megabits is None:
@@ -95,10 +95,10 @@ class Host:
                 _run(*where, "replace", "dev", device, "root", "tbf", *rate)
 
     def degrade(self, delay_milliseconds: float = 0, loss_percent: float = 0) -> None:
-        """Delay and lose what this host sends.
+        """Delay and lose packets that this host sends.
 
         Raises:
-            NotHere: The kernel cannot.
+            NotHere: The kernel cannot do this.
         """
         settings = ("delay", f"{delay_milliseconds}ms", "loss", f"{loss_percent}%")
         try:
@@ -110,10 +110,10 @@ class Host:
 
 @contextlib.contextmanager
 def simulated_hosts(count: int) -> Iterator[list[Host]]:
-    """So many hosts that reach each other.
+    """Make this number of hosts, which reach each other.
 
     Raises:
-        NotHere: They cannot be made; the message says why.
+        NotHere: This machine cannot make them; the message says why.
     """
     _require()
     _remove_leftovers()
@@ -159,7 +159,7 @@ def _require() -> None:
 
 
 def _remove_leftovers() -> None:
-    """Namespaces of runs that are no more."""
+    """Remove namespaces of runs that have ended."""
     if not _NAMESPACES.is_dir():
         return
     for path in _NAMESPACES.glob(f"{_PREFIX}-*"):
@@ -169,7 +169,7 @@ def _remove_leftovers() -> None:
 
 
 def _remove(namespace: str) -> None:
-    """End what still runs in one of our namespaces, and the namespace."""
+    """Kill the processes in one of our namespaces, and remove it."""
     if not (_NAMESPACES / namespace).exists():
         return
     for pid in _run("ip", "netns", "pids", namespace).split():

@@ -1,4 +1,4 @@
-"""A table that is several times as large as the memory that a worker may use."""
+"""Train a table that is several times as large as the memory that a worker may use."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ _MEMORY = (
 
 @contextlib.contextmanager
 def limited(nbytes: int) -> Iterator[Path | None]:
-    """A group of processes that may use so much memory; `None` where there are no such groups."""
+    """Make a control group with this memory limit; `None` where there are no such groups."""
     for root, file in _MEMORY:
         group = root / f"stratagem-drill-{os.getpid()}"
         try:
@@ -58,7 +58,7 @@ def _remove(group: Path) -> None:
 
 
 def train() -> None:
-    """Train every row of the table once; raises unless all are there and the worker has used no more than it may."""
+    """Train every row of the table once. Raise unless all rows exist and the worker stayed within its limit."""
     task = Path(__file__).with_name("large_table_task.py")
     with limited(ALLOWED) as group:
         environ = {"PYTHONPATH": str(task.parent.parent)}
@@ -78,5 +78,5 @@ def train() -> None:
 
 
 def drills(rounds: int, seed: int) -> list[Outcome]:
-    """One round, however many are asked for: there is nothing random in it."""
+    """Return the outcome of one round, however many are asked for: nothing in it is random."""
     return [attempt(f"a table of {TIMES} times a worker's memory", "every row is trained", train)]

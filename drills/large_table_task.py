@@ -1,6 +1,6 @@
-"""Trains a table that is larger than the memory that this worker may use, every row once; run as a script.
+"""Trains every row of a table that is larger than the memory that this worker may use; run as a script.
 
-python drills/large_table_task.py ROWS GROUP, in which GROUP is a directory of the kernel's for control groups, or empty.
+python drills/large_table_task.py ROWS GROUP, where GROUP is the directory of a control group, or empty.
 """
 
 import os
@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 import stratagem as sg
-from drills.far_side import peak_bytes
+from drills.remote_listener import peak_bytes
 
 DIM, IDS = 64, 16_384
 """Numbers of a row; ids of a batch."""

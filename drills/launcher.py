@@ -1,4 +1,4 @@
-"""Kill the launcher, its keepers and its tasks at random moments: nothing may be left running."""
+"""Kill the launcher, its keepers and its tasks at random moments: no process may be left running."""
 
 import contextlib
 import os
@@ -72,7 +72,7 @@ CLOSED_TERMINAL = "launcher: closed terminal"
 
 
 def drill(random: Random) -> Outcome:
-    """One round: a random shape, broken in a random way at a random moment."""
+    """Run one round: a random shape, broken in a random way at a random moment."""
     ps, workers = random.choice([0, 0, 1]), random.randint(1, 3)
     arguments = [
         "--ps",
@@ -117,6 +117,6 @@ def _measure(name: str, job: Marked, break_it: Callable[[], None]) -> Outcome:
 
 
 def drills(rounds: int, seed: int) -> list[Outcome]:
-    """So many rounds, as rows of the table."""
+    """Return the outcomes of this number of rounds."""
     random = Random(seed)
     return [drill(random) for _ in range(rounds)]

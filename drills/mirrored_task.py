@@ -1,7 +1,7 @@
-"""A worker of a synchronous group that counts its updates, saves now and then, and goes on from what it has saved.
+"""A worker of a synchronous group that counts its updates, saves now and then, and resumes from the last checkpoint.
 
-python drills/mirrored_task.py COMMUNICATION DIRECTORY. It goes on until the step in DIRECTORY/target, writes its
-progress to DIRECTORY/progress-INDEX, and what it fetched at the end to DIRECTORY/fetched-INDEX.
+python drills/mirrored_task.py COMMUNICATION DIRECTORY. It trains to the step in DIRECTORY/target, writes its progress to
+DIRECTORY/progress-INDEX, and the state that it fetched at the end to DIRECTORY/fetched-INDEX.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import stratagem as sg
-from drills.counting_task import BATCH, initial, loss_fn, optimizer, told, write
+from drills.counting_task import BATCH, initial, loss_fn, optimizer, summary, write
 
 PATIENCE = 10.0
 """Seconds after which a worker that does not answer is lost."""
@@ -20,7 +20,7 @@ EVERY = 5
 
 
 def main(communication: Any, directory: str) -> None:
-    """Train until told to stop."""
+    """Train until the last step is set and reached."""
     place = Path(directory)
     strategy = sg.MultiWorkerMirroredStrategy(communication=communication, timeout=PATIENCE)
     config = sg.resolve_cluster()
@@ -42,7 +42,7 @@ def main(communication: Any, directory: str) -> None:
         if int(state.step) % EVERY == 0:
             checkpoints.save(state)
     checkpoints.close()
-    write(place / f"fetched-{index}", json.dumps(told(strategy.fetch(state))))
+    write(place / f"fetched-{index}", json.dumps(summary(strategy.fetch(state))))
     strategy.close()
 
 

@@ -1,4 +1,4 @@
-"""Kill a worker of a synchronous group: the others say whom they lost, and started again they go on from what was saved."""
+"""Kill a worker of a synchronous group: the others name it, and after a restart training resumes from the last checkpoint."""
 
 import tempfile
 import time
@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from drills import counted
+from drills import counting_files
 from drills.mirrored_task import PATIENCE
-from drills.nursery import Nursery, lent
+from drills.nursery import Nursery, use_nursery
 from drills.processes import until
 from drills.rounds import attempt
 from drills.table import Outcome
@@ -25,7 +25,7 @@ CHECKED = f"the others name it within {PATIENCE + SLACK:g} s; a restart goes on 
 
 
 def drill(nursery: Nursery, place: Path, way: str, victim: int, moment: float) -> None:
-    """Kill one worker at a moment after the first checkpoint, then start all of them again."""
+    """Kill one worker at a moment after the first checkpoint, then restart all workers."""
     saved = Checkpointer(place / "checkpoints")
     with nursery.job(place, 0, WORKERS) as job:
         workers = [job.start("worker", index, TASK, way, place) for index in range(WORKERS)]
@@ -38,24 +38,24 @@ def drill(nursery: Nursery, place: Path, way: str, victim: int, moment: float) -
                 assert code == 1, f"{worker.name} ended with {code}"
                 words = f"stratagem.errors.WorkerLost: /job:worker/task:{victim} is lost"
                 assert words in worker.text, f"{worker.name} does not say whom it lost"
-        latest, reached = saved.latest(), counted.reached(place)
+        latest, reached = saved.latest(), counting_files.reached(place)
         assert latest is not None and latest <= reached, f"{latest} is saved, and {reached} was reached"
-        counted.set_target(place, reached + FURTHER)
+        counting_files.set_target(place, reached + FURTHER)
         again = {environment.GENERATION: "1"}
         workers = [job.start("worker", index, TASK, way, place, **again) for index in range(WORKERS)]
         for worker in workers:
             worker.ends_well()
             assert f"begins at {latest}\n" in worker.text, f"{worker.name} did not begin at {latest}"
-    assert (found := counted.problem(place, WORKERS)) is None, found
-    steps = {each["step"] for each in counted.fetched(place)}
+    assert (found := counting_files.problem(place, WORKERS)) is None, found
+    steps = {each["step"] for each in counting_files.fetched(place)}
     assert steps == {reached + FURTHER}, f"they ended at {steps}, and the last step is {reached + FURTHER}"
 
 
 def drills(rounds: int, seed: int, nursery: Nursery | None = None) -> list[Outcome]:
-    """So many rounds, over the ways of communication in turn, as rows of the table."""
+    """Return the outcomes of this number of rounds, over the ways of communication in turn."""
     random = Random(seed)
     outcomes = []
-    with lent(nursery) as forks:
+    with use_nursery(nursery) as forks:
         for number in range(rounds):
             way = WAYS[number % len(WAYS)]
             with tempfile.TemporaryDirectory() as place:

@@ -1,7 +1,7 @@
-"""Tasks of parameter-server jobs, forked by a process that has imported everything already; also run as that one.
+"""Tasks of parameter-server jobs, forked by a process that has imported everything already; also run as that process.
 
-A task is a real one: a user's script or `stratagem serve`, with an environment, an address, an output and an end of
-its own. Only the imports are not made again, which take longer than most jobs here.
+A task is a real one: a user's script or `stratagem serve`, with its own environment, address, output and end. Only the
+imports, which take longer than most jobs here, are not repeated.
 """
 
 import atexit
@@ -54,28 +54,28 @@ class Task:
         return self._output.read_text(errors="replace")
 
     def says(self, text: str, seconds: float = DEADLINE) -> None:
-        """Wait until it has printed or logged something."""
+        """Wait until it has printed or logged a text."""
         until(f"{self.name} to say {text!r}", lambda: text in self.text or self.code is not None, seconds)
         assert text in self.text, f"{self.name} ended with {self.code} before it said {text!r}: {self.text}"
 
     def ends(self, seconds: float = DEADLINE) -> int:
-        """Wait for its end; its exit code, negative for a signal."""
+        """Wait for its end. Return its exit code, negative for a signal."""
         until(f"the end of {self.name}, which said {self.text}", lambda: self.code is not None, seconds)
         assert self.code is not None
         return self.code
 
     def ends_well(self, seconds: float = DEADLINE) -> str:
-        """Wait for its end, which is success; what it said."""
+        """Wait for its successful end. Return its output."""
         assert self.ends(seconds) == 0, self.text
         return self.text
 
     def results(self) -> list[Any]:
-        """What it has printed by `tell`."""
+        """Return what it has printed by `tell`."""
         lines = self.text.splitlines()
         return [json.loads(line.removeprefix("told: ")) for line in lines if line.startswith("told: ")]
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal and, unless it only freezes, wait for the end."""
+        """Send a signal. Wait for the end, unless the signal only stops or continues the task."""
         os.kill(self.pid, number)
         if number not in (signal.SIGSTOP, signal.SIGCONT):
             self.ends()
@@ -85,12 +85,12 @@ class Job:
     """The tasks of one cluster, started one by one.
 
     Args:
-        nursery: Forks them.
-        directory: Where their outputs go.
-        ps: How many servers.
-        workers: How many workers.
+        nursery: Forks the tasks.
+        directory: The directory of their outputs.
+        ps: Number of servers.
+        workers: Number of workers.
         hosts: One for each task, the servers first; without them, all are on this host.
-        environ: What all tasks have in their environment besides.
+        environ: Further environment variables of all tasks.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Job:
 
     @property
     def target(self) -> str:
-        """What `stratagem status` is told."""
+        """The target for `stratagem status`."""
         return f"sg://{self.addresses[TaskName('ps', 0)]}"
 
     def serve(self, index: int, **environ: str) -> Task:
@@ -124,7 +124,7 @@ class Job:
         return self._start(TaskName("ps", index), ["stratagem", "serve"], environ)
 
     def status(self) -> dict[str, Any]:
-        """What `stratagem status --json` prints of the cluster."""
+        """Return what `stratagem status --json` prints of the cluster."""
         asked = self._start(TaskName("status", 0), ["stratagem", "status", self.target, "--json"], {})
         status: dict[str, Any] = json.loads(asked.ends_well())
         return status
@@ -134,11 +134,11 @@ class Job:
         return self._start(TaskName(job, index), [str(script), *map(str, arguments)], environ)
 
     def launch(self, *arguments: object, **environ: str) -> Task:
-        """Start `stratagem run`, whose tasks are none of this job's."""
+        """Start `stratagem run`, whose tasks do not belong to this job."""
         return self._start(TaskName("launcher", 0), ["stratagem", "run", *map(str, arguments)], environ)
 
     def flags(self, job: str, index: int) -> list[str]:
-        """The arguments that tell a task of the cluster, where TF_CONFIG is not to."""
+        """Return the options that define a task of the cluster without TF_CONFIG."""
         hosts = {
             each: ",".join(address for name, address in self.addresses.items() if name.job == each)
             for each in ("ps", "worker")
@@ -183,10 +183,10 @@ class Nursery:
     """The process that forks tasks.
 
     Args:
-        paths: Where tasks find modules besides ours.
-        before: What to put before the command, such as `unshare --mount`.
-        modules: What tasks need imported, besides what all need.
-        environ: What it has in its environment besides, and so have the tasks.
+        paths: Further directories in which tasks find modules.
+        before: Words before the command, such as `unshare --mount`.
+        modules: Further modules to import for the tasks.
+        environ: Further environment variables, for the process and the tasks.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Nursery:
         return self._marked.pid
 
     def tasks(self) -> dict[str, int]:
-        """The process of each task, such as `ps:1`, of whatever job, that is running now."""
+        """Return the process of each running task, such as `ps:1`, of any job."""
         found = {}
         for pid in self._marked.processes():
             with contextlib.suppress(OSError):  # gone while we looked
@@ -231,7 +231,7 @@ class Nursery:
         return {name: pid for name, pid in found.items() if ":" in name}
 
     def is_idle(self) -> bool:
-        """Whether nothing runs of all that it has forked, or that those have started."""
+        """Return whether no forked process, and no child of one, is running."""
         return set(self._marked.processes()) == {self.pid}
 
     def job(
@@ -242,7 +242,7 @@ class Nursery:
         hosts: Sequence[Host] = (),
         environ: Mapping[str, str] | None = None,
     ) -> Job:
-        """A job of which no task runs so far; the arguments are those of `Job`."""
+        """Make a job none of whose tasks is running yet; see `Job` for the arguments."""
         return Job(self, directory, ps, workers, hosts, environ)
 
     def run(
@@ -257,8 +257,7 @@ class Nursery:
     ) -> list[str]:
         """Run a script to its end, as every worker of a cluster, or by itself where there are no others.
 
-        Returns:
-            What each worker said, and then each server. All have ended well.
+        Return the output of each worker, then of each server. All have ended well.
         """
         is_alone = workers == 1 and not ps
         with self.job(directory, ps, 0 if is_alone else workers, environ=environ) as job:
@@ -268,7 +267,7 @@ class Nursery:
             return [task.ends_well(seconds) for task in [*tasks, *servers]]
 
     def reserve(self, count: int) -> list[str]:
-        """Addresses that no one else has."""
+        """Return addresses that nobody else has."""
         addresses: list[str] = self._ask({"reserve": count})["addresses"]
         return addresses
 
@@ -286,14 +285,7 @@ class Nursery:
     def command(
         self, directory: Path, argv: Sequence[str], environ: Mapping[str, str], seconds: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script, or `stratagem`, to its end, as `subprocess.run` would: nothing of this process is inherited.
-
-        Args:
-            directory: Where.
-            argv: The script, or `stratagem`, and arguments.
-            environ: The whole environment.
-            seconds: The deadline.
-        """
+        """Run a script, or `stratagem`, to its end, as `subprocess.run` would: without the environment of this process."""
         with tempfile.TemporaryDirectory() as outputs:
             output, errors = Path(outputs) / "output", Path(outputs) / "errors"
             output.touch()
@@ -313,19 +305,16 @@ class Nursery:
     def outcome(
         self, *argv: object, environ: Mapping[str, str] | None = None, seconds: float = DEADLINE
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script, or `stratagem`, to its end and to that of all that it has started, where the repository is.
+        """Run a script, or `stratagem`, in the repository, until it and all processes that it started have ended.
 
-        Args:
-            argv: The script, or `stratagem`, and arguments.
-            environ: What it has in its environment besides what this process has.
-            seconds: The deadline.
+        `environ` is added to the environment of this process.
         """
         done = self.command(ROOT, [*map(str, argv)], {**os.environ, **(environ or {})}, seconds)
         until(f"all that {argv} has started to be gone", self.is_idle, _GONE_SECONDS)
         return done
 
     def said(self, *argv: object, environ: Mapping[str, str] | None = None, seconds: float = DEADLINE) -> str:
-        """The same for what ends well, and without a traceback: what it prints."""
+        """Run as `outcome` does, assert success without a traceback, and return standard output."""
         done = self.outcome(*argv, environ=environ, seconds=seconds)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stderr
@@ -363,8 +352,8 @@ class Nursery:
 
 
 @contextlib.contextmanager
-def lent(nursery: Nursery | None) -> Iterator[Nursery]:
-    """The one that is given, or else a new one for the while."""
+def use_nursery(nursery: Nursery | None) -> Iterator[Nursery]:
+    """Use the given nursery, or else a new one."""
     if nursery is not None:
         yield nursery
         return
@@ -380,7 +369,7 @@ def say(**words: Any) -> None:
 
 
 class Forks:
-    """Does what it is told on standard input, until that ends."""
+    """Carries out the commands on standard input, until its end."""
 
     def __init__(self) -> None:
         self._ports: dict[str, ReservedPort] = {}
@@ -389,7 +378,7 @@ class Forks:
         self._unread = b""
 
     def run(self) -> dict[str, Any] | None:
-        """Serve until the end; in a child, come back with what it is to be."""
+        """Serve until the end of input; in a child, return what it is to become."""
         while True:
             for key, _ in self._selector.select():
                 if key.fd != 0:
@@ -405,7 +394,7 @@ class Forks:
                         return command
 
     def _follow(self, command: dict[str, Any]) -> bool:
-        """Carry out a command; whether this is the child that it asked for."""
+        """Carry out a command. Return whether this is the child that it asked for."""
         if "reserve" in command:
             ports = [ReservedPort() for _ in range(command["reserve"])]
             self._ports.update({port.address: port for port in ports})
@@ -431,7 +420,7 @@ class Forks:
 
 
 def become(command: dict[str, Any]) -> None:
-    """Be the task, in a process that was forked for it."""
+    """Become the task, in a process that was forked for it."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     outputs = [os.open(command[name], os.O_WRONLY | os.O_APPEND) for name in ("output", "errors")]
     for descriptor, source in enumerate((nothing, *outputs)):
@@ -448,13 +437,13 @@ def become(command: dict[str, Any]) -> None:
 
 
 def import_everything(modules: Sequence[str]) -> None:
-    """What tasks need, so that none of them has to; some of it JAX imports when it is first used."""
+    """Import all modules that tasks need, also those that JAX imports when it is first used."""
     for module in (
         *modules,
         "scipy.linalg",
         "jaxlib.mlir.dialects.mhlo",
         "drills.counting_task",
-        "drills.task_words",
+        "drills.task_messages",
         "stratagem.tools.launch.run",
         "stratagem.tools.launch.serve",
         "stratagem.tools.launch.status",

@@ -1,7 +1,7 @@
-"""A worker that trains until a global step, ten times as slow as it could be if it is the slow one.
+"""A worker that trains to a global step; the slow worker takes ten times as long for each step.
 
 python drills/pacing_task.py RULE DIRECTORY LAST SLOW, where SLOW is the slow worker's index. It begins when
-DIRECTORY/all is there, and ends when DIRECTORY/seen is.
+DIRECTORY/all exists, and ends when DIRECTORY/seen does.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import stratagem as sg
 from drills.counting_task import BATCH, initial, loss_fn, optimizer
-from drills.task_words import tell, wait_for
+from drills.task_messages import tell, wait_for
 
 TIMES = 10
 

@@ -7,7 +7,7 @@ from itertools import cycle
 from random import Random
 from threading import Timer
 
-from drills.counted_job import RULES, TASKS, CountedJob
+from drills.counting_job import RULES, TASKS, CountingJob
 from drills.nursery import Nursery
 from drills.processes import NotInTime
 from drills.table import Outcome
@@ -25,12 +25,12 @@ CHECKED = "training ends well; every element has had as many updates as the step
 
 
 def drill(random: Random, rule: str, kills: int, nursery: Nursery | None = None) -> Outcome:
-    """One round: so many tasks killed while they train, each at a moment of its own."""
+    """Run one round: kill a number of tasks while they train, each at a random moment."""
     victims = random.choices([*TASKS, CHIEF], k=kills)  # the chief as often as servers or other workers
     moments = [random.uniform(0.0, 1.5) for _ in range(kills)]
     is_early = random.random() < 0.2
 
-    def run(job: CountedJob) -> None:
+    def run(job: CountingJob) -> None:
         if not is_early:
             job.wait_for(1)
         for victim, moment in zip(victims, moments, strict=True):
@@ -42,16 +42,16 @@ def drill(random: Random, rule: str, kills: int, nursery: Nursery | None = None)
 
 
 def drill_at_any_moment(random: Random, rule: str) -> tuple[Outcome, int]:
-    """One round: some tasks are killed, each at any moment of the job's life; how many were there to be killed."""
+    """Run one round: kill tasks at any moment of the job's life. Return the outcome, and the number of tasks that were killed."""
     plans = [(random.sample(TASKS, len(TASKS)), *_moment(random)) for _ in range(random.randint(1, RESTARTS))]
     has_table = random.random() < 0.5
     killed: list[str] = []
 
-    def kill(job: CountedJob, victims: list[str], phase: str, moment: float) -> None:
+    def kill(job: CountingJob, victims: list[str], phase: str, moment: float) -> None:
         if (victim := job.kill_when_there(*victims)) is not None:
             killed.append(f"{victim}, {moment:.3f} s after {phase}")
 
-    def run(job: CountedJob) -> None:
+    def run(job: CountingJob) -> None:
         timers = []
         for begun in _life(job):
             for victims, phase, moment in plans:
@@ -67,7 +67,7 @@ def drill_at_any_moment(random: Random, rule: str) -> tuple[Outcome, int]:
 
 
 def _moment(random: Random) -> tuple[str, float]:
-    """A phase of a job's life, and how many seconds after its beginning."""
+    """Return a random phase of a job's life, and seconds after its beginning."""
     return random.choice(
         [
             (START, random.uniform(0.0, 1.0)),
@@ -79,14 +79,14 @@ def _moment(random: Random) -> tuple[str, float]:
 
 
 def drills(rounds: int, seed: int, kills: int = RESTARTS, nursery: Nursery | None = None) -> list[Outcome]:
-    """So many rounds, over all rules in turn, as rows of the table."""
+    """Return the outcomes of this number of rounds, over all rules in turn."""
     random = Random(seed)
     rules = cycle(RULES)
     return [drill(random, next(rules), kills, nursery) for _ in range(rounds)]
 
 
 def drills_at_any_moment(rounds: int, seed: int) -> Iterator[Outcome]:
-    """So many kills or a few more, over all rules in turn, as rows of the table: one for each job."""
+    """Yield the outcome of each job, over all rules in turn, until this number of tasks was killed, or a few more."""
     random = Random(seed)
     rules = cycle(RULES)
     left = rounds
@@ -97,8 +97,8 @@ def drills_at_any_moment(rounds: int, seed: int) -> Iterator[Outcome]:
         yield outcome
 
 
-def _life(job: CountedJob) -> Iterator[str]:
-    """Let a job train for a while and set its last step; the phases as they begin."""
+def _life(job: CountingJob) -> Iterator[str]:
+    """Let a job train for a while and set its last step; yield the phases as they begin."""
     yield START
     job.wait_for(1)
     yield FIRST_UPDATE
@@ -111,13 +111,13 @@ def _attempt(
     name: str,
     rule: str,
     killed: list[str],
-    run: Callable[[CountedJob], None],
+    run: Callable[[CountingJob], None],
     nursery: Nursery | None = None,
     has_table: bool = False,
 ) -> Outcome:
-    """One round, in which `run` kills what is then in `killed`, and sets the last step."""
+    """Run one round, in which `run` kills the tasks that are then in `killed`, and sets the last step."""
     began = time.monotonic()
-    with CountedJob(rule, RESTARTS, nursery, has_table) as job:
+    with CountingJob(rule, RESTARTS, nursery, has_table) as job:
         try:
             run(job)
             problem = job.problem()

@@ -1,4 +1,4 @@
-"""Start real processes that can be found again by a marker in their environment, whatever they are called."""
+"""Start real processes that can be found again by a marker in their environment, whatever their names."""
 
 import contextlib
 import os
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 def let_children_be_signalled() -> None:
-    """Have what this process starts obey Ctrl-C and a closed terminal, also if this process is not to.
+    """Let the children of this process obey Ctrl-C and a closed terminal, even if this process ignores them.
 
-    Whoever is started by `nohup`, or in the background of a script, has these signals ignored, and so would all that it
-    starts. One that is handled is not inherited: so they come to a handler that does nothing.
+    A process that is started by `nohup`, or in the background of a script, ignores these signals, and so would its children. A
+    signal with a handler is not ignored in children: so install a handler that does nothing.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -32,7 +32,7 @@ class NotInTime(AssertionError):
 
 
 def until(what: str, ask: Callable[[], T], seconds: float = 30.0) -> T:
-    """Ask again and again until the answer is true; say what was awaited when time is up."""
+    """Call `ask` until the answer is true, and return it. Raise with `what` at the deadline."""
     deadline = time.monotonic() + seconds
     while not (answer := ask()):
         if time.monotonic() > deadline:
@@ -42,7 +42,7 @@ def until(what: str, ask: Callable[[], T], seconds: float = 30.0) -> T:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether every thread of a process has been stopped by a signal."""
+    """Return whether every thread of a process has been stopped by a signal."""
     states = [
         path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")
     ]
@@ -50,14 +50,14 @@ def is_stopped(pid: int) -> bool:
 
 
 def fork() -> int:
-    """`os.fork`, without the warnings of libraries that a child which uses nothing of theirs can ignore."""
+    """`os.fork`, without warnings of libraries that do not concern a child which does not use them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
 
 
 def descriptors(pid: int | str = "self") -> int:
-    """How many descriptors a process has open."""
+    """Return the number of open descriptors of a process."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
@@ -107,16 +107,16 @@ class Marked:
         return self.process.pid
 
     def processes(self) -> dict[int, str]:
-        """Every living process under the marker, with its command line."""
+        """Return every living process under the marker, with its command line."""
         wanted = f"{MARKER}={self.marker}".encode()
         return {pid: line for pid, environ, line in _all_processes() if wanted in environ.split(b"\0")}
 
     def find(self, text: str) -> list[int]:
-        """The processes under the marker whose command line contains `text`."""
+        """Return the processes under the marker whose command line contains `text`."""
         return [pid for pid, line in self.processes().items() if text in line]
 
     def gone(self, seconds: float) -> float:
-        """Wait until nothing is left under the marker; how long it took."""
+        """Wait until no process is left under the marker. Return the seconds that this took."""
         began = time.monotonic()
         try:
             until("all processes to be gone", lambda: not self.processes(), seconds)
@@ -125,13 +125,13 @@ class Marked:
         return time.monotonic() - began
 
     def finish(self, seconds: float = 60.0) -> tuple[int, str, str]:
-        """Wait for the process's end: exit code, stdout, stderr."""
+        """Wait for the process's end. Return exit code, stdout and stderr."""
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, (out or b"").decode(), (err or b"").decode()
 
 
 def launcher(*arguments: str | Path, **options: object) -> Marked:
-    """`stratagem run` with these arguments."""
+    """Start `stratagem run` with these arguments."""
     argv = [sys.executable, "-m", "stratagem", "run", *map(str, arguments)]
     return Marked(argv, **options)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""How programs are compiled that only have to be right, and run for seconds: it takes a quarter of the time."""
+"""Compiler flags for programs that only have to be right and run for seconds: compiling takes a quarter of the time."""
 
 XLA_FLAGS = " ".join(
     [

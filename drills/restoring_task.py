@@ -1,4 +1,4 @@
-"""Restores the newest checkpoint that can be read, and goes on: saves the next one and restores that.
+"""Restores the newest readable checkpoint, then saves the next one and restores that.
 
 python drills/restoring_task.py DIRECTORY
 """
@@ -10,12 +10,12 @@ import jax
 import numpy as np
 
 from drills.checkpoint_saver import state_of
-from drills.task_words import tell
+from drills.task_messages import tell
 from stratagem import Checkpointer
 
 
 def numbers(restored: Any) -> list[float]:
-    """All numbers in a state."""
+    """Return all distinct numbers in a state."""
     return sorted({float(n) for leaf in jax.tree.leaves(restored) for n in np.unique(np.asarray(leaf))})
 
 

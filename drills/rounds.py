@@ -1,4 +1,4 @@
-"""Rounds of a drill as rows of the table: whatever goes wrong in one is its problem, and the next one begins."""
+"""Rounds of a drill as rows of the table: an error in one round is its problem, and the next round begins."""
 
 import time
 import unittest
@@ -11,12 +11,12 @@ _LONGEST = 2000
 
 
 def attempt(drill: str, checked: str, run: Callable[[], None]) -> Outcome:
-    """Run one round, which raises if something is not as it should be.
+    """Run one round, which raises if something is wrong.
 
     Args:
         drill: What is broken.
-        checked: What the round looks at.
-        run: The round itself.
+        checked: What the round checks.
+        run: The round.
     """
     began = time.monotonic()
     problem = not_run = None

@@ -1,4 +1,4 @@
-"""Whether something grows: the slope of a line through what was read of it, and how sure that slope is."""
+"""Growth of a quantity: the slope of a line through readings, and its uncertainty."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ Points: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Slope:
-    """How much is added in an hour, and the standard error of that; not a number where there are too few points."""
+    """The growth per hour, and its standard error; NaN with too few points."""
 
     growth: float
     error: float
 
     def is_beyond(self, allowed: float) -> bool:
-        """Whether it is certain that more than this is added in an hour."""
+        """Return whether the growth per hour certainly exceeds this."""
         return self.growth - CERTAINTY * self.error > allowed
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Slope:
 
 
 def slope(lives: Sequence[Life]) -> Slope:
-    """The slope that the lives of a task have in common, each of which may have a level of its own."""
+    """Return the slope that the lives of a task have in common, each of which may have its own level."""
     points = [_without_level(_blocks(life)) for life in lives]
     seconds, values = np.concatenate([np.zeros((0, 2)), *points]).T
     spread = float(seconds @ seconds)
@@ -46,11 +46,11 @@ def slope(lives: Sequence[Life]) -> Slope:
 
 
 def later_half(life: Life) -> Life:
-    """The half of a life in which it is settled what a process grows by.
+    """Return the half of a life that shows whether a process leaks.
 
-    Memory that threads free stays with the allocator, in one of several arenas for each core; a process grows until events
-    that are rare have met each of them. How long that takes depends on how often they come, so no number of seconds is
-    right for all. What leaks, leaks in this half too.
+    Memory that threads free stays with the allocator, in one of several arenas for each core; a process grows until rare events
+    have met each of them. How long that takes depends on how often they come, so no fixed number of seconds is right for all.
+    A leak shows in this half too.
     """
     return life[len(life) // 2 :]
 

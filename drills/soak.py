@@ -1,8 +1,8 @@
-"""`python -m drills.soak --minutes 60`: train on while tasks are killed, and see that nothing grows in any task.
+"""`python -m drills.soak --minutes 60`: train while tasks are killed, and check that nothing grows in any task.
 
-Memory, descriptors and threads of every task are read each second, and what is checked is the slope of the line through
-them: two points of a process that breathes tell nothing. Some tasks live as long as the job, so that what the others
-leave behind in them would add up; the launcher is one of them.
+Memory, descriptors and threads of every task are read each second, and the slope of the line through the readings is checked:
+two points of a fluctuating quantity tell nothing. Some tasks live as long as the job, so that anything the others leave in
+them would add up; the launcher is one of them.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from random import Random
 from rich.console import Console
 from rich.table import Table
 
-from drills.counted_job import TASKS, CountedJob
+from drills.counting_job import TASKS, CountingJob
 from drills.processes import descriptors, let_children_be_signalled
 from drills.slopes import Slope, later_half, slope
 
@@ -35,7 +35,7 @@ ALLOWED = {"memory, MB": 20.0, "descriptors": 5.0, "threads": 5.0}
 
 
 class Readings:
-    """What was read of every process of a job, by task, in the order of `ALLOWED`."""
+    """The readings of every process of a job, by task, in the order of `ALLOWED`."""
 
     def __init__(self) -> None:
         self._born: dict[tuple[str, int], float] = {}
@@ -53,11 +53,11 @@ class Readings:
             self._lives[task, pid].append((age, values))
 
     def processes(self, task: str) -> int:
-        """How many processes a task has had."""
+        """Return the number of processes that a task has had."""
         return sum(each == task for each, _ in self._born)
 
     def slopes(self, task: str) -> list[Slope]:
-        """The slope of each quantity over all processes that a task has had, in the later half of their lives."""
+        """Return the slope of each quantity over all processes that a task has had, in the later half of their lives."""
         lives = [life for (each, _), life in self._lives.items() if each == task]
         return [
             slope([later_half([(age, values[index]) for age, values in life]) for life in lives])
@@ -71,13 +71,13 @@ def _values(pid: int) -> list[float]:
 
 
 def soak(minutes: float, seed: int) -> tuple[Readings, str | None]:
-    """Train for so long, with a kill every 20 seconds; what was read, and what was not as it should be at the end."""
+    """Train for a number of minutes, with a kill every 20 seconds. Return the readings, and what was wrong at the end."""
     random = Random(seed)
     readings = Readings()
     kills = 0
     began = time.monotonic()
     # Whoever waits for a killed one in vain is started again too.
-    with CountedJob(RULE, restarts=4 * int(minutes * 60 / KILL_EVERY) + 4) as job:
+    with CountingJob(RULE, restarts=4 * int(minutes * 60 / KILL_EVERY) + 4) as job:
         job.wait_for(1)
         while time.monotonic() - began < minutes * 60 and not job.is_over:
             for task, pid in {**job.processes(), LAUNCHER: job.launcher}.items():
@@ -94,7 +94,7 @@ def soak(minutes: float, seed: int) -> tuple[Readings, str | None]:
 
 
 def show(readings: Readings) -> list[str]:
-    """Print a row per task; which of them grow."""
+    """Print a row per task, and return which of them grow."""
     table = Table("task", "processes", *(f"{name} per hour" for name in ALLOWED), title="Growth")
     growing = []
     for task in (LAUNCHER, *TASKS):
@@ -110,7 +110,7 @@ def show(readings: Readings) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Soak; 1 if something grew or training did not end well, else 0."""
+    """Soak. Return 1 if something grew or training did not end well, else 0."""
     parser = argparse.ArgumentParser(
         prog="soak", description="Train with a kill every 20 s; nothing may grow."
     )

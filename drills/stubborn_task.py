@@ -1,4 +1,4 @@
-"""A task that is as hard to end as a task can be: it ignores signals and starts children of every kind."""
+"""A task that is as hard to end as possible: it ignores signals and starts children of every kind."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ SLEEP = "import sys, time; time.sleep(600)"
 
 
 def main() -> None:
-    """Start a child in this group, one in a session of its own, and an orphan; then ignore everyone."""
+    """Start a child in this group, one in a session of its own, and an orphan; then ignore signals."""
     if os.getpid() % 2:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)

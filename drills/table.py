@@ -1,4 +1,4 @@
-"""The table that a run of drills ends with."""
+"""The table of outcomes at the end of a run of drills."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ class Outcome:
 
     Attributes:
         drill: What was broken.
-        seconds: How long it took until all was as it should be.
-        problem: What was not as it should be; None when the drill was survived.
-        checked: What was looked at to say so.
-        not_run: Why this machine could not do it; None when it could.
+        seconds: Time until everything was in order again.
+        problem: What was wrong; None if the drill was survived.
+        checked: What was checked.
+        not_run: Why this machine could not run the drill; None if it could.
     """
 
     drill: str
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def show(outcomes: Iterable[Outcome], console: Console | None = None) -> bool:
-    """Print a row per drill and the problems under it; whether all that were run were survived."""
+    """Print a row per drill and the problems under it. Return whether all drills that were run were survived."""
     rows: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         rows.setdefault(outcome.drill, []).append(outcome)

@@ -1,6 +1,6 @@
-"""Drills: one side is killed with signal 9 in the middle of a transfer, and the other notices and goes on.
+"""Kill one side with signal 9 in the middle of a transfer: the other notices, and continues.
 
-Each returns the seconds that the survivor took to notice, one per round.
+Each drill returns the seconds that the survivor took to notice, one per round.
 """
 
 import os
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from drills.far_side import FarSide
 from drills.processes import descriptors, fork, until
+from drills.remote_listener import RemoteListener
 from drills.table import Outcome
 from stratagem.errors import TaskLost, TaskUnreachable
 from stratagem.runtime.wire import Peer
@@ -26,13 +26,13 @@ CHECKED = f"noticed within {NOTICED_WITHIN:g} s; no memory or descriptor is left
 
 
 def shared_memory_files() -> set[str]:
-    """What has a name in /dev/shm, and may be ours: other programs, and tests beside this one, have theirs there."""
+    """Return the names in /dev/shm that may be ours: other programs, and parallel tests, have theirs there too."""
     return {path.name for path in Path("/dev/shm").iterdir() if "stratagem" in path.name}
 
 
 @contextmanager
 def forked(work: Callable[[], object]) -> Iterator[int]:
-    """A child process that works until it is killed."""
+    """Fork a child process that works until it is killed."""
     child = fork()
     if child == 0:
         try:
@@ -47,11 +47,11 @@ def forked(work: Callable[[], object]) -> Iterator[int]:
 
 
 def kill_clients(rounds: int, seed: int = 0) -> list[float]:
-    """Clients die while they send and receive 8 MB at a time; the server loses them and nothing else."""
+    """Kill clients while they send and receive 8 MB at a time; the server loses them and nothing else."""
     chance = random.Random(seed)
     noticed = []
     names = shared_memory_files()
-    with FarSide() as far, far.peer() as watcher:
+    with RemoteListener() as far, far.peer() as watcher:
         watcher.call("who")
         before = descriptors(far.pid)
         for number in range(rounds):
@@ -79,7 +79,7 @@ def kill_clients(rounds: int, seed: int = 0) -> list[float]:
 
 
 def kill_servers(rounds: int, seed: int = 0) -> list[float]:
-    """Servers die in the middle of calls; the client says so at once and finds the next one."""
+    """Kill servers in the middle of calls; the client reports it at once and finds the next server."""
     chance = random.Random(seed)
     noticed = []
     names = shared_memory_files()
@@ -89,7 +89,7 @@ def kill_servers(rounds: int, seed: int = 0) -> list[float]:
     peers: list[Peer] = []
 
     def transfer(peer: Peer) -> float:
-        """Call until it breaks; when that was."""
+        """Call until a call fails. Return when that was."""
         try:
             while True:
                 peer.call("echo", tensors=[array], timeout=30, wait=False)
@@ -105,7 +105,7 @@ def kill_servers(rounds: int, seed: int = 0) -> list[float]:
 
     with ThreadPoolExecutor(4) as threads:
         for number in range(rounds):
-            with FarSide(where=address) as far:
+            with RemoteListener(where=address) as far:
                 address = far.address
                 peers = peers or [far.peer(shared_memory=shared) for shared in (True, False)]
                 for peer in peers:
@@ -126,7 +126,7 @@ def kill_servers(rounds: int, seed: int = 0) -> list[float]:
 
 
 def drills(rounds: int, seed: int) -> list[Outcome]:
-    """Both drills, as rows of the table."""
+    """Return the outcomes of both drills."""
     outcomes = []
     for name, drill in (("wire: kill -9 a client", kill_clients), ("wire: kill -9 a server", kill_servers)):
         try:

@@ -26,15 +26,15 @@ def test_the_chiefs_edits_are_between_updates_and_never_half_in_a_cut(
             if index == 0:
                 edits += 1
                 edit([np.full(leaf.shape, 1000 * edits, leaf.dtype) for leaf in form.flat_params])
-                fetched = told(strategy.fetch(state))
+                fetched = summary(strategy.fetch(state))
                 if len(fetched["values"]) > 1:
                     mixed.append(fetched)
             state, metrics = step(state, BATCH)
         if index == 0:
             wait_for("other-is-done")
-            before = told(strategy.fetch(state))
+            before = summary(strategy.fetch(state))
             edit([np.full(form.flat_params[0].shape, -1, np.float32), *[None] * (len(form.flat_params) - 1)])
-            tell(edits=edits, mixed=mixed, before=before, after=told(strategy.fetch(state)))
+            tell(edits=edits, mixed=mixed, before=before, after=summary(strategy.fetch(state)))
         else:
             strategy.close()
             Path(__file__).with_name("other-is-done").touch()
@@ -101,7 +101,7 @@ def test_a_chief_that_comes_back_leaves_servers_that_are_ahead(
             print("has saved", flush=True)
             wait_for("never")
         state, _ = step(state, BATCH)
-        tell(fetched=told(strategy.fetch(state)))
+        tell(fetched=summary(strategy.fetch(state)))
     """)
     job = new_job(2, 1)
     servers = [job.serve(index) for index in range(2)]
@@ -130,7 +130,7 @@ def test_what_was_restored_is_not_lost_with_a_server(
             wait_for("go")
             state, _ = step(state, BATCH)  # void: the servers went back
             state, metrics = step(state, BATCH)
-            tell(fetched=told(strategy.fetch(state)), lost_updates=metrics["lost_updates"])
+            tell(fetched=summary(strategy.fetch(state)), lost_updates=metrics["lost_updates"])
             print("has trained", flush=True)
             wait_for("end")
     """)
@@ -196,7 +196,7 @@ def test_a_server_that_holds_nothing_does_its_part(
             checkpoints.save(state)
         state = checkpoints.restore(like=state, step=1)
         state, _ = step(state, BATCH)
-        tell(fetched=told(strategy.fetch(state)))
+        tell(fetched=summary(strategy.fetch(state)))
     """)
     job = new_job(2, 1)
     servers = [job.serve(index) for index in range(2)]

@@ -6,7 +6,7 @@ cut for long. A slow worker under each rule and a disk that gets full take longe
 
 import pytest
 
-from drills import corrupt, ends, multi_worker
+from drills import corrupt, multi_worker, termination
 from drills.nursery import Nursery
 from drills.table import Outcome
 
@@ -30,4 +30,4 @@ def test_a_worker_of_a_group_is_killed(nursery: Nursery) -> None:
 
 
 def test_servers_are_asked_to_end_under_load() -> None:
-    assert problems(ends.drills(rounds=1, seed=6)) == []
+    assert problems(termination.drills(rounds=1, seed=6)) == []

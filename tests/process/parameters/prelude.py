@@ -5,12 +5,12 @@ import json, os, signal, sys, time
 from pathlib import Path
 import jax, jax.numpy as jnp, numpy as np, optax
 import stratagem as sg
-from drills import task_words
-from drills.counting_task import BATCH, initial, loss_fn, optimizer, told
-from drills.task_words import tell
+from drills import task_messages
+from drills.counting_task import BATCH, initial, loss_fn, optimizer, summary
+from drills.task_messages import tell
 
 def wait_for(name):
-    task_words.wait_for(Path(__file__).with_name(name))
+    task_messages.wait_for(Path(__file__).with_name(name))
 
 def until_there(name):
     """Goes on until the file is there, at a pace that leaves the processor to others."""

@@ -42,7 +42,7 @@ def test_data_that_end_early(
         tell(rows=rows)
         if strategy.is_chief:
             wait_for("other")
-            tell(fetched=told(strategy.fetch(state)))
+            tell(fetched=summary(strategy.fetch(state)))
         strategy.close()
     """)
     job = new_job(1, 2)
@@ -75,7 +75,7 @@ def test_no_update_waits_for_a_worker_that_waits_for_the_others(
         for _ in range(2):
             state, metrics = step(state, BATCH)
         strategy.reduce("sum", np.float32(0))
-        tell(fetched=told(strategy.fetch(state)))
+        tell(fetched=summary(strategy.fetch(state)))
     """)
     job = new_job(1, 2)
     server, *workers = job.serve(0), *[job.start("worker", index, path) for index in range(2)]
@@ -94,7 +94,7 @@ def test_a_worker_that_is_started_again_falls_in_step(new_job: JobMaker, script:
             if number == 4 and "dies" in sys.argv:
                 os.kill(os.getpid(), signal.SIGKILL)
             state, metrics = step(state, batch)
-        tell(fetched=told(strategy.fetch(state)))
+        tell(fetched=summary(strategy.fetch(state)))
     """)
     job = new_job(1, 2)
     server, chief = job.serve(0), job.start("worker", 0, path)
@@ -121,7 +121,7 @@ def test_whose_data_have_ended_is_not_waited_for_after_a_loss_of_the_server(
             state, metrics = step(state, batch)
         print("no more data", flush=True)
         wait_for("enough")
-        tell(fetched=told(strategy.fetch(state)))
+        tell(fetched=summary(strategy.fetch(state)))
     """)
     cuts = Snapshots(tmp_path / "cuts" / "model-0")
     job = new_job(1, 2)

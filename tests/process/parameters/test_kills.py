@@ -6,7 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from drills.counted import TASK
+from drills.counting_files import TASK
 from drills.counting_task import is_even, write
 from drills.nursery import ROOT, Nursery
 from drills.parameter_servers import drills
@@ -81,7 +81,7 @@ import os, signal
 from pathlib import Path
 import numpy as np
 import stratagem as sg
-from drills import task_words
+from drills import task_messages
 from drills.counting_task import BATCH, initial, loss_fn, optimizer
 
 index = sg.resolve_cluster().task_index
@@ -94,7 +94,7 @@ closed = Path({str(tmp_path)!r}) / "closed"
 if index == 0:
     closed.touch()
 else:
-    task_words.wait_for(closed)
+    task_messages.wait_for(closed)
     os.kill(os.getpid(), signal.SIGKILL)
 """)
     options = ("--ps", "1", "--workers", "2", "--max-restarts", "1")

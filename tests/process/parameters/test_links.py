@@ -33,7 +33,7 @@ def test_connections_that_break_at_any_byte(
                 assert float(strategy.reduce("sum", np.float32(number))) == 2 * number
         print("done", flush=True)
         wait_for("good")
-        tell(fetched=told(strategy.fetch(state)))
+        tell(fetched=summary(strategy.fetch(state)))
     """)
     job = new_job(2, 2)
     servers = [job.serve(index) for index in range(2)]
@@ -83,7 +83,7 @@ def test_a_link_that_is_cut_and_healed(nursery: Nursery, script: ScriptWriter, t
             pushes += 1
             if pushes == 20:
                 print("under way", flush=True)
-        tell(pushes=pushes, fetched=told(strategy.fetch(state)))
+        tell(pushes=pushes, fetched=summary(strategy.fetch(state)))
     """)
     with simulated_hosts(3) as hosts, nursery.job(tmp_path, 2, 1, hosts) as job:
         servers = [job.serve(index) for index in range(2)]

@@ -25,7 +25,7 @@ def test_jobs_go_on_without_those_who_do_not_come_back(
         for _ in until_there(f"enough-{index}"):
             state, metrics = step(state, BATCH)
             pushes += 1
-        tell(pushes=pushes, step=metrics["global_step"], fetched=told(strategy.fetch(state)))
+        tell(pushes=pushes, step=metrics["global_step"], fetched=summary(strategy.fetch(state)))
     """)
     job, sync = new_job(2, 4), new_job(1, 2)
     servers = [job.serve(index) for index in range(2)]
@@ -106,7 +106,7 @@ def test_a_target_is_passed_by_at_most_the_other_workers(new_job: JobMaker, scri
         while int(state.step) < 60:
             state, metrics = step(state, BATCH)
             pushes += 1
-        tell(pushes=pushes, fetched=told(strategy.fetch(state)))
+        tell(pushes=pushes, fetched=summary(strategy.fetch(state)))
         strategy.close()
         strategy.close()
     """)
@@ -135,7 +135,7 @@ def test_who_has_finished_is_not_waited_for_after_a_loss_of_the_server(
             state, metrics = step(state, BATCH)
             if index == 1 and int(state.step) >= 10:
                 break
-        tell(fetched=told(strategy.fetch(state)))
+        tell(fetched=summary(strategy.fetch(state)))
     """)
     cuts = Snapshots(tmp_path / "cuts" / "model-0")
     job = new_job(2, 2)
@@ -178,7 +178,7 @@ def test_what_is_fetched_is_of_one_step(new_job: JobMaker, script: ScriptWriter,
         else:
             found = []
             while len({each["step"] for each in found}) < 15:
-                found.append(told(strategy.fetch(state)))
+                found.append(summary(strategy.fetch(state)))
             tell(found=found)
     """)
     job = new_job(2, 3)

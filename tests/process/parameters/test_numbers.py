@@ -85,7 +85,7 @@ def test_overlapping_pushes_are_all_there_after_the_close(
         strategy, state, step = start(update=sg.Async(overlap=True))
         if not strategy.is_chief:
             wait_for("closed")
-            tell(fetched=told(strategy.fetch(state)))
+            tell(fetched=summary(strategy.fetch(state)))
             sys.exit()
         steps = []
         for _ in range(30):

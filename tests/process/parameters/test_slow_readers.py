@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 
-from drills.lines import Line
+from drills.relay import Relay
 from process.conftest import ScriptWriter
 from process.parameters.conftest import JobMaker
 from process.parameters.prelude import PRELUDE as PRELUDE
@@ -20,7 +20,7 @@ SECONDS = 60.0
 """Within which the others have gone on."""
 
 
-class SlowLine(Line):
+class SlowLine(Relay):
     """A line that can become slow for what the task says, while the task hears at once what is said to it."""
 
     def __init__(self, address: str) -> None:
@@ -37,7 +37,7 @@ class SlowLine(Line):
         self._is_quick.set()
 
     def join(self, near: socket.socket, far: socket.socket) -> None:
-        """See `Line`."""
+        """See `Relay`."""
         self.start(self._pass_on, near, far, False)
         self.start(self._pass_on, far, near, True)
 
@@ -66,7 +66,7 @@ def test_others_go_on_while_one_is_still_sent_its_parameters(new_job: JobMaker, 
             state, metrics = step(state, BATCH)
         print("further", flush=True)
         wait_for("end")
-        tell(fetched=told(strategy.fetch(state)))
+        tell(fetched=summary(strategy.fetch(state)))
     """)
     job = new_job(1, 2)
     server = job.serve(0)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from drills.counted_job import CountedJob
+from drills.counting_job import CountingJob
 from drills.nursery import DEADLINE, Nursery
 from drills.processes import until
 from process.conftest import ScriptWriter
@@ -188,7 +188,7 @@ def test_one_worker_has_the_bits_of_one_device_for_ids_of_all_sizes(
 @pytest.mark.parametrize("rule", ["async", "async, overlapping"])
 def test_a_server_that_was_killed_goes_on_with_its_rows(nursery: Nursery, rule: str) -> None:
     """Each row counts its updates: in the end they are as many as the step says."""
-    with CountedJob(rule, restarts=1, nursery=nursery, has_table=True) as job:
+    with CountingJob(rule, restarts=1, nursery=nursery, has_table=True) as job:
         job.wait_for(1)
         (place,) = re.findall(r"a cut of step 0 is in (\S+)", job.log)
         until(

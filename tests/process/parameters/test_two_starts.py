@@ -28,7 +28,7 @@ SCRIPT = """
         answered.write_text(str(pushes))
         if pushes == 3:
             print("under way", flush=True)
-    tell(fetched=told(strategy.fetch(state)))
+    tell(fetched=summary(strategy.fetch(state)))
     strategy.close()
 """
 

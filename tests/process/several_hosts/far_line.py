@@ -10,13 +10,13 @@ import random
 import socket
 import time
 
-from drills.lines import Line
+from drills.relay import Relay
 
 _RETRANSMISSION = 0.2
 """Seconds; the least that Linux waits before it sends a packet again."""
 
 
-class FarLine(Line):
+class FarLine(Relay):
     """A line with a delay, and with losses.
 
     Args:
@@ -35,7 +35,7 @@ class FarLine(Line):
         super().__init__(address)
 
     def join(self, near: socket.socket, far: socket.socket) -> None:
-        """See `Line`."""
+        """See `Relay`."""
         for source, other in ((near, far), (far, near)):
             under_way: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
             self.start(self._take, source, under_way)

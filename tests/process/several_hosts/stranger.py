@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 import stratagem as sg
-from drills.task_words import tell
+from drills.task_messages import tell
 
 
 def ask(target: str) -> None:

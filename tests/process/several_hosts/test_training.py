@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from drills import counted, cut
+from drills import counting_files, cut_links
 from drills.nursery import Nursery
 from drills.processes import until
 from hosts import Host, NotHere, simulated_hosts
@@ -132,7 +132,7 @@ def test_a_partition_that_heals(
     nursery: Nursery, hosts: list[Host], secure: dict[str, str], rule: str, victim: str
 ) -> None:
     """What was under way is sent again, and counts once."""
-    cut.drill(nursery, hosts[:4], rule, [(victim, 0, 2.0)], servers=1, environ=secure)
+    cut_links.drill(nursery, hosts[:4], rule, [(victim, 0, 2.0)], servers=1, environ=secure)
 
 
 def test_strangers_get_nowhere_and_disturb_nobody(
@@ -148,9 +148,13 @@ def test_strangers_get_nowhere_and_disturb_nobody(
     place.mkdir()
     with nursery.job(place, 1, WORKERS, hosts[:4], secure) as job:
         server = job.serve(0)
-        workers = [job.start("worker", index, counted.TASK, "sg.Async()", place) for index in range(WORKERS)]
+        workers = [
+            job.start("worker", index, counting_files.TASK, "sg.Async()", place) for index in range(WORKERS)
+        ]
         until(
-            "the training to be under way", lambda: counted.reached(place) > 5 or server.code is not None, 90
+            "the training to be under way",
+            lambda: counting_files.reached(place) > 5 or server.code is not None,
+            90,
         )
         for words, environ in strangers.items():
             directory = tmp_path / words
@@ -163,13 +167,13 @@ def test_strangers_get_nowhere_and_disturb_nobody(
                 assert said.startswith("AuthenticationError: "), said
                 assert words in said
         assert server.text.count(f"refused a connection from {hosts[4].address}") >= len(strangers)
-        reached = counted.reached(place)
+        reached = counting_files.reached(place)
         until(
             "the training to go on",
-            lambda: counted.reached(place) > reached + 20 or server.code is not None,
+            lambda: counting_files.reached(place) > reached + 20 or server.code is not None,
             90,
         )
-        counted.set_target(place, counted.reached(place) + 20)
+        counting_files.set_target(place, counting_files.reached(place) + 20)
         for task in (*workers, server):
             task.ends_well()
-    counted.check(place, WORKERS, in_step=False)
+    counting_files.check(place, WORKERS, in_step=False)

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 import stratagem as sg
-from drills.task_words import wait_for
+from drills.task_messages import wait_for
 
 Found = dict[str, Any]
 

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from drills.far_side import FarSide, peak_bytes
 from drills.processes import descriptors, fork, until
+from drills.remote_listener import RemoteListener, peak_bytes
 from stratagem.errors import (
     DeadlineExceeded,
     LimitExceeded,
@@ -34,13 +34,13 @@ SHARED, TCP = True, False
 
 
 @pytest.fixture(scope="module")
-def far() -> Iterator[FarSide]:
-    with FarSide() as far:
+def far() -> Iterator[RemoteListener]:
+    with RemoteListener() as far:
         yield far
 
 
 @pytest.fixture(params=[SHARED, TCP], ids=["shared memory", "tcp"])
-def peer(far: FarSide, request: pytest.FixtureRequest) -> Iterator[Peer]:
+def peer(far: RemoteListener, request: pytest.FixtureRequest) -> Iterator[Peer]:
     with far.peer(shared_memory=request.param) as peer:
         peer.call("who")
         assert peer.transport == ("shared memory" if request.param else "tcp")
@@ -124,7 +124,7 @@ def test_answers_go_into_given_arrays(peer: Peer) -> None:
     assert peer.call("echo", {"still": "works"}).fields == {"still": "works"}
 
 
-def test_borrowed_answers_are_read_only_views(far: FarSide) -> None:
+def test_borrowed_answers_are_read_only_views(far: RemoteListener) -> None:
     array = np.arange(100_000)
     with far.peer(shared_memory=SHARED) as peer:
         response = peer.call("echo", {"a": 1}, [array], lend=True)
@@ -138,7 +138,7 @@ def test_borrowed_answers_are_read_only_views(far: FarSide) -> None:
 
 
 @pytest.mark.parametrize("transport", [SHARED, TCP])
-def test_the_answer_to_a_call_may_be_fetched_later(far: FarSide, transport: bool) -> None:
+def test_the_answer_to_a_call_may_be_fetched_later(far: RemoteListener, transport: bool) -> None:
     arrays = [np.full(1000 * (number + 1), number) for number in range(3)]
     with far.peer(shared_memory=transport) as peer:
         under_way = [peer.begin("echo", {"number": number}, [arrays[number]]) for number in range(3)]
@@ -150,7 +150,7 @@ def test_the_answer_to_a_call_may_be_fetched_later(far: FarSide, transport: bool
             assert np.array_equal(answer.tensors[0], arrays[number])
 
 
-def test_an_answer_that_nobody_wants_does_no_harm(far: FarSide) -> None:
+def test_an_answer_that_nobody_wants_does_no_harm(far: RemoteListener) -> None:
     with far.peer(shared_memory=SHARED) as peer:
         call = peer.begin("echo", {"a": 1}, [np.ones(100_000)])
         call.abandon()
@@ -160,7 +160,7 @@ def test_an_answer_that_nobody_wants_does_no_harm(far: FarSide) -> None:
         assert peer.call("echo", {"b": 2}).fields == {"b": 2}
 
 
-def test_a_server_sees_shared_tensors_without_a_copy(far: FarSide) -> None:
+def test_a_server_sees_shared_tensors_without_a_copy(far: RemoteListener) -> None:
     array = np.ones(100_000)
     with far.peer(shared_memory=SHARED) as shared, far.peer(shared_memory=TCP) as tcp:
         assert shared.call("total", tensors=[array]).fields == {"owned": False}
@@ -169,7 +169,7 @@ def test_a_server_sees_shared_tensors_without_a_copy(far: FarSide) -> None:
         assert shared.call("total", tensors=[array, array]).tensors[0] == 200_000
 
 
-def test_both_sides_know_each_other(far: FarSide) -> None:
+def test_both_sides_know_each_other(far: RemoteListener) -> None:
     with far.peer(caller="/job:worker/task:7", shared_memory=TCP) as peer:
         found = peer.call("who").fields
         assert found["name"] == "/job:worker/task:7"
@@ -185,8 +185,8 @@ def test_our_errors_arrive_as_themselves(peer: Peer, kind: type[RemoteError]) ->
     with pytest.raises(kind, match="it was so") as caught:
         peer.call("fail", {"kind": kind.__name__, "words": "it was so"})
     assert caught.value.task == "/job:ps/task:0"
-    assert "far_side.py" in (caught.value.remote_traceback or "")
-    assert "far_side.py" in str(caught.value)
+    assert "remote_listener.py" in (caught.value.remote_traceback or "")
+    assert "remote_listener.py" in str(caught.value)
     assert "/job:ps/task:0" in str(caught.value)
 
 
@@ -220,7 +220,10 @@ def test_what_cannot_be_sent_is_told_here(peer: Peer) -> None:
 
 
 def test_more_than_the_far_side_accepts_is_told_here() -> None:
-    with FarSide(limits={"header_bytes": 1000, "frame_bytes": 1000, "tensors": 3}) as far, far.peer() as peer:
+    with (
+        RemoteListener(limits={"header_bytes": 1000, "frame_bytes": 1000, "tensors": 3}) as far,
+        far.peer() as peer,
+    ):
         with pytest.raises(LimitExceeded, match="accepts 1000"):
             peer.call("echo", {"a": "x" * 1000})
         with pytest.raises(LimitExceeded, match="accepts 1000"):
@@ -232,7 +235,7 @@ def test_more_than_the_far_side_accepts_is_told_here() -> None:
 
 def test_too_many_connections_are_refused() -> None:
     with (
-        FarSide(limits={"connections": 1}) as far,
+        RemoteListener(limits={"connections": 1}) as far,
         far.peer(shared_memory=TCP) as one,
         far.peer(shared_memory=TCP) as two,
     ):
@@ -255,7 +258,7 @@ def _works(peer: Peer) -> bool:
 @pytest.mark.parametrize("shared_memory", [SHARED, TCP], ids=["shared memory", "tcp"])
 def test_a_server_holds_no_more_than_two_copies_of_a_tensor(shared_memory: bool) -> None:
     array = np.ones(64 << 20, np.uint8)
-    with FarSide() as far, far.peer(shared_memory=shared_memory) as peer:
+    with RemoteListener() as far, far.peer(shared_memory=shared_memory) as peer:
         peer.call("echo", tensors=[array[:1000]])
         before = peak_bytes(far.pid)
         for _ in range(3):
@@ -277,7 +280,7 @@ def test_a_call_that_takes_too_long_says_so(peer: Peer) -> None:
 
 
 def test_a_handler_learns_that_its_caller_has_gone() -> None:
-    with FarSide() as far, far.peer() as peer:
+    with RemoteListener() as far, far.peer() as peer:
         with pytest.raises(DeadlineExceeded):
             peer.call("hang", timeout=0.3)
         assert far.process.stdout is not None
@@ -358,7 +361,7 @@ def test_closing_a_peer_ends_its_waiting() -> None:
 # ------------------------------------------------------------ many at a time
 
 
-def test_ten_thousand_calls_from_32_threads(far: FarSide) -> None:
+def test_ten_thousand_calls_from_32_threads(far: RemoteListener) -> None:
     before = descriptors()
     with far.peer() as peer:
 
@@ -396,11 +399,11 @@ def test_a_forked_child_makes_connections_of_its_own(peer: Peer) -> None:
 
 
 def test_a_restarted_task_is_found_again() -> None:
-    with FarSide() as far:
+    with RemoteListener() as far:
         peer = far.peer()
         pid = peer.call("who").fields["pid"]
         where = far.address
-    with FarSide(where=where), peer:
+    with RemoteListener(where=where), peer:
         assert peer.call("who").fields["pid"] != pid
 
 
@@ -408,14 +411,14 @@ def test_a_restarted_task_is_found_again() -> None:
 
 
 def test_shared_memory_can_be_turned_off_on_either_side(
-    monkeypatch: pytest.MonkeyPatch, far: FarSide
+    monkeypatch: pytest.MonkeyPatch, far: RemoteListener
 ) -> None:
     monkeypatch.setenv("STRATAGEM_SHM", "off")
     with far.peer() as peer:
         peer.call("who")
         assert peer.transport == "tcp"
     monkeypatch.delenv("STRATAGEM_SHM")
-    with FarSide(environ={"STRATAGEM_SHM": "off"}) as other, other.peer() as peer:
+    with RemoteListener(environ={"STRATAGEM_SHM": "off"}) as other, other.peer() as peer:
         peer.call("echo", tensors=[np.zeros(100_000)])
         assert peer.transport == "tcp"
 
@@ -455,7 +458,7 @@ def test_a_socket_can_be_handed_over() -> None:
 
 
 def test_a_listener_out_of_descriptors_goes_on() -> None:
-    with FarSide() as far, far.peer() as peer:
+    with RemoteListener() as far, far.peer() as peer:
         peer.call("who")
         resource.prlimit(far.pid, resource.RLIMIT_NOFILE, (descriptors(far.pid), 4096))
         strangers = [

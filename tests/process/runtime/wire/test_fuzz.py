@@ -13,8 +13,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from drills.far_side import FarSide, resident_bytes
 from drills.processes import descriptors, until
+from drills.remote_listener import RemoteListener, resident_bytes
 from stratagem.runtime.wire import Limits, Peer
 from stratagem.runtime.wire.addresses import address_at
 from stratagem.runtime.wire.channels import Channel
@@ -97,18 +97,18 @@ class Frames:
 
 
 @pytest.fixture
-def far() -> Iterator[FarSide]:
-    with FarSide(limits={"handshake_seconds": 5.0, "frame_bytes": 1 << 26}) as far:
+def far() -> Iterator[RemoteListener]:
+    with RemoteListener(limits={"handshake_seconds": 5.0, "frame_bytes": 1 << 26}) as far:
         yield far
 
 
-def dial(far: FarSide, shared_memory: bool) -> Connection:
+def dial(far: RemoteListener, shared_memory: bool) -> Connection:
     credentials = Credentials(far.settings["secret"])
     dialer = Dialer(address_at(far.address), credentials, None, "fuzz", Limits(), shared_memory)
     return dialer.dial(Deadline(20))
 
 
-def test_members_who_send_nonsense(far: FarSide) -> None:
+def test_members_who_send_nonsense(far: RemoteListener) -> None:
     frames = Frames(SEED)
     with far.peer() as peer:
         peer.call("who")
@@ -137,7 +137,7 @@ def answers_to(channel: Channel, said: list[bytes], whole: int) -> list[str]:
     return answers
 
 
-def test_strangers_who_send_nonsense(far: FarSide) -> None:
+def test_strangers_who_send_nonsense(far: RemoteListener) -> None:
     frames = Frames(SEED + 1)
     where = address_at(far.address)
     with far.peer() as peer:
@@ -159,7 +159,7 @@ def test_strangers_who_send_nonsense(far: FarSide) -> None:
         assert_as_before(far, peer, baseline)
 
 
-def test_descriptors_nobody_asked_for(far: FarSide) -> None:
+def test_descriptors_nobody_asked_for(far: RemoteListener) -> None:
     """Of files, pipes and memory that could be cut short; one, many, announced or not, in any frame."""
     frames = Frames(SEED + 2)
     with far.peer() as peer:
@@ -194,7 +194,7 @@ def test_descriptors_nobody_asked_for(far: FarSide) -> None:
         assert_as_before(far, peer, 0)
 
 
-def assert_as_before(far: FarSide, peer: Peer, baseline: int) -> None:
+def assert_as_before(far: RemoteListener, peer: Peer, baseline: int) -> None:
     """It answers, rightly, and holds no more than it did."""
     array = np.arange(100_000)
     assert np.array_equal(peer.call("echo", tensors=[array], timeout=20).tensors[0], array)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drills.far_side import SECRET, FarSide
+from drills.remote_listener import SECRET, RemoteListener
 from hosts import Host, simulated_hosts
 from process.runtime.wire.certificates import Authority
 from stratagem.cluster import Address
@@ -25,12 +25,12 @@ def hosts() -> Iterator[list[Host]]:
 
 
 @pytest.fixture(scope="module")
-def far(hosts: list[Host]) -> Iterator[FarSide]:
-    with FarSide(before=hosts[0].command, where=f"{hosts[0].address}:0") as far:
+def far(hosts: list[Host]) -> Iterator[RemoteListener]:
+    with RemoteListener(before=hosts[0].command, where=f"{hosts[0].address}:0") as far:
         yield far
 
 
-def test_between_hosts_tcp_and_within_one_shared_memory(hosts: list[Host], far: FarSide) -> None:
+def test_between_hosts_tcp_and_within_one_shared_memory(hosts: list[Host], far: RemoteListener) -> None:
     array = np.arange(1_000_000)
 
     def transport() -> str | None:
@@ -54,7 +54,7 @@ def test_a_task_listens_on_the_network_of_its_address_only(hosts: list[Host]) ->
     )  # as Debian has a host's own name mean 127.0.1.1
 
 
-def test_a_stranger_on_another_host(hosts: list[Host], far: FarSide) -> None:
+def test_a_stranger_on_another_host(hosts: list[Host], far: RemoteListener) -> None:
     def call() -> None:
         with far.peer("guessed") as peer:
             peer.call("who", timeout=20)
@@ -68,7 +68,7 @@ def test_tls_between_hosts(hosts: list[Host], tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     array = np.arange(1_000_000)
     files = authority.issue("server")
-    with FarSide(before=hosts[0].command, where=f"{hosts[0].address}:0", tls=files) as far:
+    with RemoteListener(before=hosts[0].command, where=f"{hosts[0].address}:0", tls=files) as far:
 
         def transport() -> str | None:
             with Peer(far.address, credentials=Credentials(SECRET, TLS(authority.ca))) as peer:
@@ -78,7 +78,7 @@ def test_tls_between_hosts(hosts: list[Host], tmp_path: Path) -> None:
         assert [host.run(transport) for host in hosts[:2]] == ["shared memory", "tls"]
 
 
-def test_a_cut_and_healed_link(hosts: list[Host], far: FarSide) -> None:
+def test_a_cut_and_healed_link(hosts: list[Host], far: RemoteListener) -> None:
     def drill() -> None:
         with far.peer() as peer:
             peer.call("who", timeout=20)
@@ -99,7 +99,7 @@ def test_a_cut_and_healed_link(hosts: list[Host], far: FarSide) -> None:
 
 
 def test_a_link_cut_during_a_silent_wait_is_noticed(
-    hosts: list[Host], far: FarSide, monkeypatch: pytest.MonkeyPatch
+    hosts: list[Host], far: RemoteListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in real life, only ten times as fast."""
     streams = "stratagem.runtime.wire.sockets"
@@ -123,7 +123,7 @@ def test_a_link_cut_during_a_silent_wait_is_noticed(
         assert 0.5 < time.monotonic() - start < 10
 
 
-def test_a_slow_and_lossy_link(hosts: list[Host], far: FarSide) -> None:
+def test_a_slow_and_lossy_link(hosts: list[Host], far: RemoteListener) -> None:
     hosts[1].degrade(delay_milliseconds=20, loss_percent=1)
     array = np.arange(100_000)
 

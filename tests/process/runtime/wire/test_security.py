@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drills.far_side import SECRET, FarSide
 from drills.processes import descriptors, fork, until
+from drills.remote_listener import SECRET, RemoteListener
 from process.runtime.wire.certificates import Authority
 from stratagem.errors import AuthenticationError, ProtocolError, RemoteError, TaskLost
 from stratagem.runtime.wire import PROTOCOL, TLS, Credentials, Limits, Listener, Peer, Reply
@@ -29,18 +29,18 @@ from stratagem.runtime.wire.waiting import Deadline
 
 
 @pytest.fixture(scope="module")
-def far() -> Iterator[FarSide]:
-    with FarSide() as far:
+def far() -> Iterator[RemoteListener]:
+    with RemoteListener() as far:
         yield far
 
 
-def connect(far: FarSide) -> socket.socket:
+def connect(far: RemoteListener) -> socket.socket:
     host, _, port = far.address.rpartition(":")
     return socket.create_connection((host, int(port)), 10)
 
 
 @contextmanager
-def stranger(far: FarSide) -> Iterator[Channel]:
+def stranger(far: RemoteListener) -> Iterator[Channel]:
     channel = Channel(Stream(connect(far)), BEFORE_AUTHENTICATION)
     try:
         yield channel
@@ -81,7 +81,7 @@ def impostor(serve: Callable[[Channel], object]) -> Iterator[str]:
 # --------------------------------------------------------------------- secrets
 
 
-def test_a_wrong_secret_is_told_on_both_sides(far: FarSide) -> None:
+def test_a_wrong_secret_is_told_on_both_sides(far: RemoteListener) -> None:
     with far.peer("another secret") as peer:
         start = time.monotonic()
         with pytest.raises(
@@ -96,13 +96,13 @@ def test_a_wrong_secret_is_told_on_both_sides(far: FarSide) -> None:
     assert "refused a connection from 127.0.0.1:" in far.log
 
 
-def test_one_side_without_a_secret(far: FarSide) -> None:
+def test_one_side_without_a_secret(far: RemoteListener) -> None:
     with (
         far.peer(None) as peer,
         pytest.raises(AuthenticationError, match="this side has none: set STRATAGEM_SECRET"),
     ):
         peer.call("who")
-    with FarSide(secret=None) as open_one:
+    with RemoteListener(secret=None) as open_one:
         with (
             open_one.peer() as peer,
             pytest.raises(AuthenticationError, match="far side has none: set STRATAGEM"),
@@ -145,7 +145,7 @@ def test_what_is_no_server_of_ours_is_told_as_such() -> None:
         peer.call("who")
 
 
-def test_a_handshake_cannot_be_played_again(far: FarSide) -> None:
+def test_a_handshake_cannot_be_played_again(far: RemoteListener) -> None:
     """What went from client to server in a good connection, the call included, is sent once more."""
     recorded = bytearray()
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -184,7 +184,7 @@ def test_a_handshake_cannot_be_played_again(far: FarSide) -> None:
     assert b"good" not in answered
 
 
-def test_a_proof_cannot_be_turned_against_the_one_who_gave_it(far: FarSide) -> None:
+def test_a_proof_cannot_be_turned_against_the_one_who_gave_it(far: RemoteListener) -> None:
     """A client's proof, sent back as if it were the server's, and a server's hello answered with itself."""
     with stranger(far) as channel:
         send(channel, "hello", protocol=PROTOCOL, role="client", nonce=os.urandom(32), secret=True)
@@ -202,7 +202,7 @@ def raise_refusal(message: Message) -> None:
 
 
 @pytest.mark.parametrize("subject", ["proof", "welcome", "echo", "who", "", "hello" * 100])
-def test_nothing_is_answered_before_the_handshake(far: FarSide, subject: str) -> None:
+def test_nothing_is_answered_before_the_handshake(far: RemoteListener, subject: str) -> None:
     with stranger(far) as channel:
         send(channel, subject, body=b"", mac=b"")
         with pytest.raises(TaskLost):
@@ -213,7 +213,7 @@ def test_nothing_is_answered_before_the_handshake(far: FarSide, subject: str) ->
 
 
 @pytest.mark.parametrize("version", [0, PROTOCOL + 1, "one", None])
-def test_another_version_is_told_on_both_sides(far: FarSide, version: object) -> None:
+def test_another_version_is_told_on_both_sides(far: RemoteListener, version: object) -> None:
     with stranger(far) as channel:
         send(channel, "hello", protocol=version, role="client", nonce=os.urandom(32), secret=True)
         assert receive(channel).fields["protocol"] == PROTOCOL
@@ -230,7 +230,7 @@ def test_another_version_is_told_on_both_sides(far: FarSide, version: object) ->
 
 
 def test_the_server_logs_both_versions() -> None:
-    with FarSide() as far, stranger(far) as channel:
+    with RemoteListener() as far, stranger(far) as channel:
         send(channel, "hello", protocol=77, role="client", nonce=os.urandom(32), secret=True)
         far.expect_log(f"the far side speaks protocol version 77, this side {PROTOCOL}")
 
@@ -239,14 +239,14 @@ def test_the_server_logs_both_versions() -> None:
 
 
 def test_a_silent_stranger_is_dropped() -> None:
-    with FarSide(limits={"handshake_seconds": 0.3}) as far:
+    with RemoteListener(limits={"handshake_seconds": 0.3}) as far:
         with connect(far) as silent:
             assert silent.recv(1) == b""
         far.expect_log("no progress in time")
 
 
 def test_a_stranger_who_sends_byte_by_byte_is_dropped() -> None:
-    with FarSide(limits={"handshake_seconds": 0.5}) as far, connect(far) as slow:
+    with RemoteListener(limits={"handshake_seconds": 0.5}) as far, connect(far) as slow:
         start = time.monotonic()
         slow.settimeout(0.05)
         dropped = False
@@ -262,7 +262,7 @@ def test_a_stranger_who_sends_byte_by_byte_is_dropped() -> None:
 
 
 def test_a_probe_of_the_port_is_nothing_to_warn_of() -> None:
-    with FarSide() as far, far.peer() as peer:
+    with RemoteListener() as far, far.peer() as peer:
         for _ in range(20):
             connect(far).close()
         until("they are gone", lambda: peer.call("status").fields["strangers"] == 0)
@@ -274,7 +274,7 @@ def test_a_member_who_stops_in_the_middle_of_a_frame_is_dropped(part: int) -> No
     """And what it sends later is not taken for the beginning of something."""
     header = pack(("echo", {}, [("int8", (10,), INLINE)], None, 0))
     frame = PREFIX.pack(MAGIC, len(header), 10) + header + b"\0" * 10
-    with FarSide(limits={"stall_seconds": 0.3}) as far, far.peer() as peer:
+    with RemoteListener(limits={"stall_seconds": 0.3}) as far, far.peer() as peer:
         peer.call("who")
         credentials = Credentials(SECRET)
         dialer = Dialer(address_at(far.address), credentials, None, "slow", Limits(), False)
@@ -288,7 +288,7 @@ def test_a_member_who_stops_in_the_middle_of_a_frame_is_dropped(part: int) -> No
 
 
 def test_strangers_cannot_keep_members_out() -> None:
-    with FarSide(limits={"strangers": 8}) as far, ExitStack() as stack, far.peer() as early:
+    with RemoteListener(limits={"strangers": 8}) as far, ExitStack() as stack, far.peer() as early:
         early.call("who")
         before = descriptors(far.pid)
         for _ in range(200):
@@ -334,16 +334,18 @@ def server_files(authority: Authority) -> tuple[str, str, str]:
 
 
 @pytest.fixture(scope="module")
-def secure(server_files: tuple[str, str, str]) -> Iterator[FarSide]:
-    with FarSide(tls=server_files) as far:
+def secure(server_files: tuple[str, str, str]) -> Iterator[RemoteListener]:
+    with RemoteListener(tls=server_files) as far:
         yield far
 
 
-def tls_peer(far: FarSide, tls: TLS | None, secret: str | None = SECRET, shared_memory: bool = False) -> Peer:
+def tls_peer(
+    far: RemoteListener, tls: TLS | None, secret: str | None = SECRET, shared_memory: bool = False
+) -> Peer:
     return Peer(far.address, "/job:ps/task:0", Credentials(secret, tls), shared_memory=shared_memory)
 
 
-def test_tls_carries_everything(secure: FarSide, authority: Authority) -> None:
+def test_tls_carries_everything(secure: RemoteListener, authority: Authority) -> None:
     arrays = [np.arange(size, dtype=np.int32) for size in (0, 1, 1000, 100_000, 3_000_000)]
     with tls_peer(secure, TLS(authority.ca)) as peer:
         for _ in range(3):
@@ -353,13 +355,13 @@ def test_tls_carries_everything(secure: FarSide, authority: Authority) -> None:
         assert peer.call("status").fields["connections"] == 1, "idle connections are used again"
 
 
-def test_with_tls_one_host_still_uses_shared_memory(secure: FarSide, authority: Authority) -> None:
+def test_with_tls_one_host_still_uses_shared_memory(secure: RemoteListener, authority: Authority) -> None:
     with tls_peer(secure, TLS(authority.ca), shared_memory=True) as peer:
         peer.call("who")
         assert peer.transport == "shared memory"
 
 
-def test_plain_client_and_tls_server(secure: FarSide) -> None:
+def test_plain_client_and_tls_server(secure: RemoteListener) -> None:
     with (
         tls_peer(secure, None) as peer,
         pytest.raises(AuthenticationError, match="speaks TLS only: set STRATAGEM_TLS_CA"),
@@ -369,14 +371,14 @@ def test_plain_client_and_tls_server(secure: FarSide) -> None:
 
 
 def test_tls_client_and_plain_server(authority: Authority) -> None:
-    with FarSide() as far:
+    with RemoteListener() as far:
         words = "does not speak TLS: start it with tls="
         with tls_peer(far, TLS(authority.ca)) as peer, pytest.raises(AuthenticationError, match=words):
             peer.call("who")
         far.expect_log("it speaks TLS and this server has no certificate")
 
 
-def test_a_certificate_of_another_authority(secure: FarSide, tmp_path: Path) -> None:
+def test_a_certificate_of_another_authority(secure: RemoteListener, tmp_path: Path) -> None:
     other = Authority(tmp_path)
     with (
         tls_peer(secure, TLS(other.ca)) as peer,
@@ -389,7 +391,7 @@ def test_a_certificate_of_another_authority(secure: FarSide, tmp_path: Path) -> 
         peer.call("who", wait=False)
 
 
-def test_tls_does_not_replace_the_secret(secure: FarSide, authority: Authority) -> None:
+def test_tls_does_not_replace_the_secret(secure: RemoteListener, authority: Authority) -> None:
     tls = TLS(*authority.issue("client"))
     with tls_peer(secure, tls, "wrong") as peer, pytest.raises(AuthenticationError, match="another secret"):
         peer.call("who")
@@ -400,7 +402,7 @@ def test_tls_does_not_replace_the_secret(secure: FarSide, authority: Authority) 
 def test_without_a_secret_clients_must_show_a_certificate(
     authority: Authority, server_files: tuple[str, str, str]
 ) -> None:
-    with FarSide(secret=None, tls=server_files) as far:
+    with RemoteListener(secret=None, tls=server_files) as far:
         with tls_peer(far, TLS(*authority.issue("member")), None) as peer:
             peer.call("who")
         with (
@@ -411,7 +413,7 @@ def test_without_a_secret_clients_must_show_a_certificate(
 
 
 def test_one_in_the_middle_with_a_certificate_of_its_own_is_found_out(
-    secure: FarSide, authority: Authority
+    secure: RemoteListener, authority: Authority
 ) -> None:
     """Signed by the same authority, it passes on every byte between the two TLS connections that it makes."""
     own = TLS(*authority.issue("middle"))

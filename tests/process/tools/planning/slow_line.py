@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from drills.lines import Line
+from drills.relay import Relay
 
 _CHUNK = 32 << 10
 _AT_ONCE = 3e-4
@@ -35,7 +35,7 @@ class _Way:
         return until
 
 
-class SlowLine(Line):
+class SlowLine(Relay):
     """A line of so many bytes per second.
 
     Args:
@@ -48,7 +48,7 @@ class SlowLine(Line):
         super().__init__(address)
 
     def join(self, near: socket.socket, far: socket.socket) -> None:
-        """See `Line`."""
+        """See `Relay`."""
         self.start(self._pass_on, near, far, self._there)
         self.start(self._pass_on, far, near, self._back)
 

@@ -1,6 +1,6 @@
-"""A listener in a process of its own, and what can be seen of it from outside; also run as that process.
+"""A listener in a process of its own, and what can be observed of it from outside; also run as that process.
 
-python drills/far_side.py '{"where": "127.0.0.1:0", "secret": "s"}'
+python drills/remote_listener.py '{"where": "127.0.0.1:0", "secret": "s"}'
 """
 
 import contextlib
@@ -23,25 +23,25 @@ SECRET = "the secret of the tests"
 
 
 def resident_bytes(pid: int) -> int:
-    """How much memory a process holds."""
+    """Return the memory that a process holds."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_bytes(pid: int) -> int:
-    """How much memory a process has held at most."""
+    """Return the most memory that a process has held."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no peak in /proc")
 
 
-class FarSide:
-    """The process, from its start to its certain end.
+class RemoteListener:
+    """The listener's process, from its start to its end.
 
     Args:
-        settings: For the listener; see `main`.
-        before: What to put before the command, such as `ip netns exec`.
-        environ: Added to the environment.
+        settings: Settings of the listener; see `main`.
+        before: Words before the command, such as `ip netns exec`.
+        environ: Further environment variables.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class FarSide:
         return "".join(self._log)
 
     def expect_log(self, text: str, seconds: float = 10.0) -> None:
-        """Wait until a text is in its log."""
+        """Wait until its log contains a text."""
         with self._grew:
             assert self._grew.wait_for(lambda: text in self.log, seconds), f"no {text!r} in: {self.log}"
 
@@ -132,7 +132,7 @@ def half(request: Request) -> Reply:
 
 
 def hang(request: Request) -> Reply:
-    """Answers only once the caller has gone."""
+    """Answer only after the caller has gone."""
     os.write(1, b"hanging\n")  # whole lines, whichever threads write them
     while not request.is_abandoned():
         time.sleep(0.01)

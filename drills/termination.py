@@ -1,4 +1,4 @@
-"""Ask parameter servers to end while workers push to them, twice in a row as Slurm does: all end as they say they do."""
+"""Ask parameter servers to end while workers push to them, twice in a row as Slurm does: all end with the promised exit code."""
 
 import signal
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import stratagem as sg
-from drills import counted
+from drills import counting_files
 from drills.cluster import ServedCluster
 from drills.processes import until
 from drills.rounds import attempt
@@ -25,19 +25,25 @@ CHECKED = f"each ends with exit code {TERMINATED} and says nothing on standard e
 
 
 def drill(random: Random) -> None:
-    """One round: a training whose servers are asked to end, each at a moment of its own."""
+    """Run one training whose servers are asked to end, each at a random moment."""
     with tempfile.TemporaryDirectory() as place:
-        training = (sys.executable, str(counted.TASK), random.choice(RULES), place, random.choice(ROWS))
+        training = (
+            sys.executable,
+            str(counting_files.TASK),
+            random.choice(RULES),
+            place,
+            random.choice(ROWS),
+        )
         with ServedCluster(
             {"ps": SERVERS, "worker": WORKERS},
             {"worker": training},
-            PYTHONPATH=str(counted.TASK.parent.parent),
+            PYTHONPATH=str(counting_files.TASK.parent.parent),
         ) as cluster:
             if random.random() < 0.2:  # while the first programs are compiled
                 for index in range(SERVERS):
                     sg.Session(cluster.target("ps", index), secret=cluster.secret).close()
             else:
-                until("the first update", lambda: counted.reached(Path(place)), SECONDS)
+                until("the first update", lambda: counting_files.reached(Path(place)), SECONDS)
             for index in range(SERVERS):
                 # The moments are what is random here, not something to wait for.
                 time.sleep(random.uniform(0.0, 0.3))
@@ -50,6 +56,6 @@ def drill(random: Random) -> None:
 
 
 def drills(rounds: int, seed: int) -> list[Outcome]:
-    """So many rounds, as rows of the table."""
+    """Return the outcomes of this number of rounds."""
     random = Random(seed)
     return [attempt(DRILL, CHECKED, lambda: drill(random)) for _ in range(rounds)]

@@ -1,4 +1,4 @@
-"""What a training of `counting_task.py` leaves in its directory, read by those who watch it."""
+"""The files that a training of `counting_task.py` leaves in its directory, for the processes that watch it."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ TASK = Path(__file__).with_name("counting_task.py")
 
 
 def reached(directory: Path) -> int:
-    """The newest global step that a worker has written down."""
+    """Return the newest global step that a worker has recorded."""
     return max((int(path.read_text()) for path in directory.glob("progress-?")), default=0)
 
 
@@ -20,12 +20,12 @@ def set_target(directory: Path, step: int) -> None:
 
 
 def fetched(directory: Path) -> list[dict[str, Any]]:
-    """What each worker fetched when it had come to the end."""
+    """Return the state that each worker fetched at the end."""
     return [json.loads(path.read_text()) for path in sorted(directory.glob("fetched-?"))]
 
 
 def problem(directory: Path, workers: int) -> str | None:
-    """What is not as it should be at the end: who did not come to it, or updates that are not those of the step."""
+    """Return what is wrong at the end, if anything: a worker that did not finish, or updates that differ from the step."""
     target = int((directory / "target").read_text())
     found = fetched(directory)
     if len(found) != workers:
@@ -39,12 +39,12 @@ def problem(directory: Path, workers: int) -> str | None:
 
 
 def check(directory: Path, workers: int, in_step: bool) -> None:
-    """See that a training ended as it should, every push was applied, and none of them twice.
+    """Assert that a training ended well, and that every push was applied exactly once.
 
     Args:
-        directory: The training's own.
-        workers: How many there were, none of which was started again.
-        in_step: Whether an update is made of one push of each, and not of one push.
+        directory: The training's directory.
+        workers: Number of workers, none of which was restarted.
+        in_step: Whether an update is made of one push of each worker, rather than of one push.
     """
     found = problem(directory, workers)
     assert found is None, found

@@ -1,4 +1,4 @@
-"""What tasks of drills say to those who watch them, and how they wait for a sign."""
+"""Messages from the tasks of drills to the processes that watch them, and how tasks wait for a sign."""
 
 import json
 import time
@@ -10,12 +10,12 @@ SECONDS = 90.0
 
 
 def tell(**words: Any) -> None:
-    """A line for `Task.results`."""
+    """Print a line for `Task.results`."""
     print("told:", json.dumps(words), flush=True)
 
 
 def wait_for(path: Path) -> None:
-    """Stand still until there is a file."""
+    """Wait until a file exists."""
     deadline = time.monotonic() + SECONDS
     while not path.exists():
         if time.monotonic() > deadline:

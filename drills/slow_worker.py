@@ -1,4 +1,4 @@
-"""One worker is ten times slower than the others, or stands still: whom it holds back, and who is told of it."""
+"""Make one worker ten times slower than the others, or halt it: check whom it holds back, and who is told."""
 
 import tempfile
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from drills.nursery import Job, Nursery, lent
+from drills.nursery import Job, Nursery, use_nursery
 from drills.rounds import attempt
 from drills.table import Outcome
 
@@ -20,7 +20,7 @@ PUSHES = 20
 
 
 def paced(nursery: Nursery, place: Path, rule: str, last: int, slow: int) -> tuple[list[int], dict[str, Any]]:
-    """Train with one slow worker: the pushes of each, and what server 0 says of the model."""
+    """Train with one slow worker. Return the pushes of each worker, and server 0's status of the model."""
     with nursery.job(place, 2, WORKERS) as job:
         servers = [job.serve(index) for index in range(2)]
         workers = [job.start("worker", index, PACING, rule, place, last, slow) for index in range(WORKERS)]
@@ -37,7 +37,7 @@ def paced(nursery: Nursery, place: Path, rule: str, last: int, slow: int) -> tup
 
 
 def asynchronous(nursery: Nursery, place: Path, random: Random) -> None:
-    """The others are not held back: they make most of the pushes."""
+    """Check that the others are not held back: they make most of the pushes."""
     slow = random.randrange(WORKERS)
     pushes, status = paced(nursery, place, "sg.Async()", random.randint(30, 60), slow)
     others = [count for index, count in enumerate(pushes) if index != slow]
@@ -49,7 +49,7 @@ def asynchronous(nursery: Nursery, place: Path, random: Random) -> None:
 
 
 def backup(nursery: Nursery, place: Path, random: Random) -> None:
-    """The others make all updates; what the slow one brings too late is dropped and counted."""
+    """Check that the others make all updates; pushes of the slow worker that come too late are dropped and counted."""
     slow, last = random.randrange(WORKERS), random.randint(30, 60)
     rule = f"sg.Sync(replicas_to_aggregate={WORKERS - 1}, total_num_replicas={WORKERS})"
     pushes, status = paced(nursery, place, rule, last, slow)
@@ -63,7 +63,7 @@ def backup(nursery: Nursery, place: Path, random: Random) -> None:
 
 
 class _Halted:
-    """Two workers, of which one stands still for a while."""
+    """Two workers, of which one halts for a while."""
 
     def __init__(self, job: Job, place: Path, rule: str, halts: int, done: int) -> None:
         self._job, self._place, self._rule, self._done = job, place, rule, done
@@ -74,7 +74,7 @@ class _Halted:
         self._slow, self._waiting = self._workers[halts], self._workers[1 - halts]
 
     def see_who_is_named(self, answered: int, updates: int) -> None:
-        """Wait until the other says for whom it waits.
+        """Wait until the other worker says for whom it waits.
 
         Args:
             answered: Pushes that it gets an answer to before.
@@ -93,11 +93,11 @@ class _Halted:
             assert status["waits_for"] == [awaited], f"waits for {status['waits_for']}"
 
     def let_go(self) -> None:
-        """Nobody stands still any more."""
+        """Release the halted worker."""
         (self._place / "seen").touch()
 
     def ends_at(self, last: int) -> None:
-        """All end well, at this step."""
+        """Wait until all have ended well, at this step."""
         for task in (*self._workers, self._server):
             task.ends_well()
         steps = [worker.results()[0]["fetched"]["step"] for worker in self._workers]
@@ -105,9 +105,9 @@ class _Halted:
 
 
 def halting(nursery: Nursery, place: Path, random: Random) -> None:
-    """The others wait for the one that stands still, at once or as far ahead as they may be, and say so.
+    """Check that the others wait for the halted worker, at once or as far ahead as they may be, and say so.
 
-    Both rules at once, in two jobs on one machine, neither of which knows of the other.
+    Both rules run at the same time, in two independent jobs on one machine.
     """
     done = random.randint(1, 6)
     expected = {
@@ -140,10 +140,10 @@ KINDS: dict[str, tuple[str, Round]] = {
 
 
 def drills(rounds: int, seed: int, nursery: Nursery | None = None) -> list[Outcome]:
-    """So many rounds, over all rules in turn, as rows of the table."""
+    """Return the outcomes of this number of rounds, over all rules in turn."""
     random = Random(seed)
     outcomes = []
-    with lent(nursery) as forks:
+    with use_nursery(nursery) as forks:
         for number in range(rounds):
             name, (checked, run) = list(KINDS.items())[number % len(KINDS)]
             with tempfile.TemporaryDirectory() as place:

@@ -1,4 +1,4 @@
-"""Lines between tasks, as far as all of them are alike: what is sent to an address is passed on to a task, and back."""
+"""The base of relays between tasks: what is sent to a relay's address is passed on to a task, and back."""
 
 import contextlib
 import socket
@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import Self
 
 
-class Line(ABC):
-    """Stands between a task and those who call it.
+class Relay(ABC):
+    """A relay between a task and its callers.
 
     Args:
-        address: Of the task.
+        address: The address of the task.
 
     Attributes:
-        address: What callers are told instead.
+        address: The address for the callers.
     """
 
     def __init__(self, address: str) -> None:
@@ -29,7 +29,7 @@ class Line(ABC):
         self.start(self._accept)
 
     def start(self, target: Callable[..., None], *arguments: object) -> None:
-        """Do something in a thread, until its sockets are shut down."""
+        """Run a function in a thread, until its sockets are shut down."""
         thread = threading.Thread(target=target, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()

@@ -1,6 +1,6 @@
 """Fill the disk, or limit the size of files, while checkpoints and snapshots are written.
 
-Training goes on, what could not be written is told, and what was written last is good to go on from.
+Training continues, a write that fails is reported, and the last one that succeeded can be restored.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from drills import counted, disk
+from drills import counting_files, disk
 from drills.counting_task import is_even
 from drills.filling_task import ROWS
 from drills.hosts import NotHere
@@ -35,7 +35,7 @@ FURTHER = 20
 
 
 def saving(nursery: Nursery, place: Path, place_on_disk: Path, kind: str, random: Random) -> None:
-    """Checkpoints of one process: those that cannot be written say why, the others are good."""
+    """Save checkpoints in one process: those that cannot be written say why, the others can be restored."""
     good, bad, room = random.randint(1, 3), random.randint(1, 3), random.randint(LEAST, MOST)
     with nursery.job(place, 0, 1) as job:
         task = job.start("alone", 0, TASK, place_on_disk, kind, room, good, bad)
@@ -54,13 +54,15 @@ def saving(nursery: Nursery, place: Path, place_on_disk: Path, kind: str, random
 
 
 def cutting(nursery: Nursery, place: Path, place_on_disk: Path, kind: str, random: Random) -> None:
-    """Snapshots of servers: training goes on without new ones, and a lost server comes back from the last good one."""
+    """Write snapshots of servers: training continues without new ones, and a lost server recovers from the last good one."""
     cuts = Snapshots(disk.seen_by(nursery.pid, place_on_disk) / "cuts" / "model-0")
     environ = {environment.SNAPSHOT_DIR: str(place_on_disk / "cuts")}
     room, victim = random.randint(LEAST, MOST), random.choice([None, 0, 1])
     with nursery.job(place, 2, 2, environ=environ) as job:
         servers = [job.serve(index) for index in range(2)]
-        workers = [job.start("worker", index, counted.TASK, "sg.Async()", place, ROWS) for index in range(2)]
+        workers = [
+            job.start("worker", index, counting_files.TASK, "sg.Async()", place, ROWS) for index in range(2)
+        ]
 
         def ended() -> bool:
             return any(task.code is not None for task in (*servers, *workers))
@@ -86,10 +88,10 @@ def cutting(nursery: Nursery, place: Path, place_on_disk: Path, kind: str, rando
             disk.limit([server.pid for server in servers], None)
         latest = cuts.latest() or 0
         until("a cut once there is room", lambda: (cuts.latest() or 0) > latest or ended(), SECONDS)
-        counted.set_target(place, counted.reached(place) + FURTHER)
+        counting_files.set_target(place, counting_files.reached(place) + FURTHER)
         for task in (*workers, *servers):
             task.ends_well()
-    assert (found := counted.problem(place, 2)) is None, found
+    assert (found := counting_files.problem(place, 2)) is None, found
 
 
 def _lose(job: Job, servers: list[Task], workers: list[Task], victim: int, cuts: Snapshots) -> None:
@@ -119,7 +121,7 @@ DRILLS: list[tuple[str, str, Round]] = [
 
 
 def drills(rounds: int, seed: int) -> list[Outcome]:
-    """So many rounds, over checkpoints and snapshots, full disks and limits in turn, as rows of the table."""
+    """Return the outcomes of this number of rounds, over checkpoints and snapshots, full disks and limits in turn."""
     random = Random(seed)
     outcomes = []
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:

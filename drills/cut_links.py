@@ -1,7 +1,7 @@
 """Cut and heal links between hosts during training with parameter servers: it ends well, and every push counts once.
 
-Each task is on a host of its own, a network namespace. Nothing tells the two ends of a cut link that it is cut:
-packets get lost, as far away in a network. A short cut is a pause for TCP, after a long one connections are made anew.
+Each task is on a host of its own, a network namespace. The two ends of a cut link do not learn that it is cut: packets get
+lost, as in a distant network. A short cut is a pause for TCP; after a long one tasks reconnect.
 """
 
 import contextlib
@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from drills import counted
+from drills import counting_files
 from drills.hosts import Host, NotHere, simulated_hosts
-from drills.nursery import Job, Nursery, lent
+from drills.nursery import Job, Nursery, use_nursery
 from drills.processes import until
 from drills.rounds import attempt
 from drills.table import Outcome
@@ -39,16 +39,16 @@ def drill(
     servers: int = SERVERS,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """One training, with links that are cut one after the other.
+    """Run one training, and cut links one after the other.
 
     Args:
         nursery: Forks the tasks.
         hosts: One for each server, then one for each worker.
         rule: The update rule.
         victims: Job, index and seconds of each cut.
-        pause: Seconds before each.
-        servers: How many tasks are servers; the others are workers.
-        environ: What all tasks have in their environment besides.
+        pause: Seconds before each cut.
+        servers: Number of tasks that are servers; the others are workers.
+        environ: Further environment variables of all tasks.
     """
     workers = len(hosts) - servers
     with (
@@ -57,21 +57,21 @@ def drill(
     ):
         place = Path(name)
         tasks = [job.serve(index) for index in range(servers)]
-        tasks += [job.start("worker", index, counted.TASK, rule, place) for index in range(workers)]
+        tasks += [job.start("worker", index, counting_files.TASK, rule, place) for index in range(workers)]
 
         def is_under_way(step: int) -> bool:
-            return counted.reached(place) >= step or any(task.code is not None for task in tasks)
+            return counting_files.reached(place) >= step or any(task.code is not None for task in tasks)
 
         until("the first updates", lambda: is_under_way(5), SECONDS)
         for victim in victims:
             time.sleep(pause)  # the moment is what is random here, not something to wait for
             _cut(job, *victim)
-            reached = counted.reached(place)
+            reached = counting_files.reached(place)
             until(f"updates after the cut of {victim}", partial(is_under_way, reached + 5), SECONDS)
-        counted.set_target(place, counted.reached(place) + FURTHER)
+        counting_files.set_target(place, counting_files.reached(place) + FURTHER)
         for task in tasks:
             task.ends_well()
-        counted.check(place, workers, in_step=rule == RULES["sync"])
+        counting_files.check(place, workers, in_step=rule == RULES["sync"])
 
 
 def _cut(job: Job, name: str, index: int, seconds: float) -> None:
@@ -84,7 +84,7 @@ def _cut(job: Job, name: str, index: int, seconds: float) -> None:
 
 
 def drills(rounds: int, seed: int, nursery: Nursery | None = None) -> list[Outcome]:
-    """So many rounds, over all rules in turn, as rows of the table; every fifth has a cut that lasts long."""
+    """Return the outcomes of this number of rounds, over all rules in turn; every fifth round has a long cut."""
     random = Random(seed)
     outcomes = []
     rules = list(RULES)
@@ -95,7 +95,7 @@ def drills(rounds: int, seed: int, nursery: Nursery | None = None) -> list[Outco
             return [
                 Outcome(f"cut: a link, {rule}", 0.0, checked=CHECKED, not_run=str(error)) for rule in rules
             ]
-        forks = stack.enter_context(lent(nursery))
+        forks = stack.enter_context(use_nursery(nursery))
         for number in range(rounds):
             rule = rules[number % len(rules)]
             lasts = LONG if number % 5 == 4 else SHORT

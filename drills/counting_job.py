@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from drills import counted
+from drills import counting_files
 from drills.nursery import Nursery, Task
 from drills.processes import Marked, launcher, until
 from drills.quick_compiling import QUICKLY
@@ -27,11 +27,11 @@ SECONDS = 120.0
 """Within which whatever is awaited must come, on a machine that is busy with other things too."""
 
 
-class CountedJob:
+class CountingJob:
     """One run of `stratagem run`, seen from outside.
 
     Example:
-        with CountedJob("async", restarts=3) as job:
+        with CountingJob("async", restarts=3) as job:
             job.wait_for(1)
             job.kill("ps:1")
             job.set_target(further=50)
@@ -41,11 +41,11 @@ class CountedJob:
     def __init__(
         self, rule: str, restarts: int, nursery: Nursery | None = None, has_table: bool = False
     ) -> None:
-        """Start it.
+        """Start the job.
 
         Args:
             rule: A name of `RULES`.
-            restarts: How often a task may be started again.
+            restarts: How often a task may be restarted.
             nursery: Forks the launcher and its tasks, and nothing else meanwhile; without it they are started.
             has_table: Whether the model has a table too.
         """
@@ -56,7 +56,7 @@ class CountedJob:
         self._nursery = nursery
         arguments = [
             *("--ps", str(SERVERS), "--workers", str(WORKERS), "--max-restarts", str(restarts)),
-            *(str(counted.TASK), RULES[rule], self._place.name),
+            *(str(counting_files.TASK), RULES[rule], self._place.name),
             *(("3", "table") if has_table else ()),
         ]
         self._running: Marked | Task
@@ -69,10 +69,10 @@ class CountedJob:
                 *arguments,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                environ={"PYTHONPATH": str(counted.TASK.parent.parent), **QUICKLY},
+                environ={"PYTHONPATH": str(counting_files.TASK.parent.parent), **QUICKLY},
             )
 
-    def __enter__(self) -> "CountedJob":
+    def __enter__(self) -> "CountingJob":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,16 +98,16 @@ class CountedJob:
 
     @property
     def reached(self) -> int:
-        """The newest global step that a worker has written down."""
-        return counted.reached(self._directory)
+        """The newest global step that a worker has recorded."""
+        return counting_files.reached(self._directory)
 
     @property
     def log(self) -> str:
-        """What the tasks and the launcher have written so far."""
+        """The output of the tasks and the launcher so far."""
         return self._log.read_text(errors="replace")
 
     def processes(self) -> dict[str, int]:
-        """The process of each task, such as `ps:1`, that is running now."""
+        """Return the process of each running task, such as `ps:1`."""
         if isinstance(self._running, Task):
             return self._nursery.tasks() if self._nursery is not None else {}
         found = {}
@@ -120,7 +120,7 @@ class CountedJob:
         return found
 
     def kill(self, *tasks: str) -> str | None:
-        """End the first of these tasks that is there, without a warning; which one it was."""
+        """Kill the first of these tasks that is running, and return its name."""
         processes = self.processes()
         for task in tasks:
             if task in processes:
@@ -130,22 +130,22 @@ class CountedJob:
         return None
 
     def kill_when_there(self, *tasks: str) -> str | None:
-        """End one of these tasks as soon as one is there; which one it was, None if all was over before."""
+        """Kill one of these tasks as soon as one is running. Return its name, or None if the job ended before."""
         found = until(f"one of {tasks} to be there", lambda: self.kill(*tasks) or self.is_over, SECONDS)
         return found if isinstance(found, str) else None
 
     def wait_for(self, step: int) -> None:
-        """Wait until a worker has come to a step, or all is over."""
+        """Wait until a worker has reached a step, or the job has ended."""
         until(f"step {step}", lambda: self.reached >= step or self.is_over, SECONDS)
 
     def set_target(self, further: int) -> int:
-        """Let the workers stop so many steps from here; the last step."""
+        """Let the workers stop after this number of further steps. Return the last step."""
         target = self.reached + further
-        counted.set_target(self._directory, target)
+        counting_files.set_target(self._directory, target)
         return target
 
     def problem(self) -> str | None:
-        """Wait for its end; what is not as it should be then."""
+        """Wait for the job's end, and return what is wrong then, if anything."""
         if isinstance(self._running, Task):
             code = self._running.ends(SECONDS)
         else:
@@ -153,7 +153,7 @@ class CountedJob:
             self._running.gone(5.0)
         if code != 0:
             return f"it ended with {code}"
-        if (found := counted.problem(self._directory, WORKERS)) is not None:
+        if (found := counting_files.problem(self._directory, WORKERS)) is not None:
             return found
         kept = re.findall(r"last snapshots are in (\S+)", self.log)
         return f"snapshots are left in {kept}" if kept else None
