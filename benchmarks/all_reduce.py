@@ -59,14 +59,14 @@ class Bare:
         out, sum_out = slots[worker][: size[1 - worker]], slots[2 + worker][: size[worker]]
         part, sum_in = slots[1 - worker][: size[worker]], slots[3 - worker][: size[1 - worker]]
         total = np.zeros_like(data)
-        told, heard = events[worker], events[1 - worker]
+        own_event, other_event = events[worker], events[1 - worker]
         own, other = data[mine], data[theirs]
         first, second = (own, part) if worker == 0 else (part, own)
 
         def run() -> None:
             np.copyto(out, other)
-            os.eventfd_write(told, 1)
-            os.eventfd_read(heard)
+            os.eventfd_write(own_event, 1)
+            os.eventfd_read(other_event)
             np.add(first, second, out=total[mine])
             np.copyto(sum_out, total[mine])
             os.eventfd_write(events[2 + worker], 1)
@@ -124,7 +124,7 @@ def cases(worker: int, settings: dict[str, object], group: Group) -> dict[str, d
 
 
 def work(worker: int, settings: dict[str, object]) -> None:
-    """One of the two processes: worker 0 says what comes next, and measures."""
+    """Run as one of the two processes: worker 0 announces the next case, and measures."""
     addresses: list[str] = settings["addresses"]  # type: ignore[assignment]
     cluster = ClusterSpec({"worker": addresses})
     credentials = Credentials(str(settings["secret"]))
@@ -141,7 +141,7 @@ def work(worker: int, settings: dict[str, object]) -> None:
 
 
 def measure(found: dict[str, dict[str, Act]], group: Group, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """The median of each round, by size and contender."""
+    """Return the median of each round, by size and contender."""
     times: dict[str, dict[str, list[float]]] = {}
     for label, contenders in found.items():
         times[label] = {name: [] for name in contenders}

@@ -23,7 +23,7 @@ SETTLING = 1.0
 
 
 def train(directory: Path, hidden: int) -> None:
-    """One worker: trains until told to stop, and keeps the number of its steps in a file."""
+    """Train as one worker until the end is signalled, and record the number of steps in a file."""
     import optax
 
     import stratagem as sg
@@ -50,7 +50,7 @@ def train(directory: Path, hidden: int) -> None:
 
 
 def measure(directory: Path, rounds: int, seconds: float) -> list[tuple[float, float, int]]:
-    """The others' steps a second in each round, while the slow worker stands still and while it trains; its own steps."""
+    """Return the others' steps per second in each round, while the slow worker halts and while it trains; and its own steps."""
     steps = [np.memmap(directory / f"steps-{index}", np.int64, "r", shape=(1,)) for index in range(WORKERS)]
     stands = directory / "stands"
 

@@ -42,7 +42,7 @@ EMPTY_TARGET_MICROSECONDS = 150.0
 
 
 def serve_wire(secret: str) -> None:
-    """A listener that keeps what it is sent in its own array and sends that array back."""
+    """Keep each received array in an own array, and send that back, by a listener."""
     own: dict[int, Array] = {}
 
     def echo(request: Request) -> Reply:
@@ -61,7 +61,7 @@ def serve_wire(secret: str) -> None:
 
 
 def serve_bare_memory(control: int, incoming: int, outgoing: int, size: int) -> None:
-    """Copies from one segment to its own array and on to the other, on a byte over a socket."""
+    """Copy from one segment to an own array and on to the other, at each byte over a socket."""
     sock = socket.socket(fileno=control)
     source, target = mapped(incoming, size), mapped(outgoing, size)
     own = np.empty(size, np.uint8)
@@ -73,7 +73,7 @@ def serve_bare_memory(control: int, incoming: int, outgoing: int, size: int) -> 
 
 
 def serve_bare_tcp(size: int) -> None:
-    """Receives so many bytes into its own array, sends them back, over and over."""
+    """Receive a number of bytes into an own array and send them back, repeatedly."""
     own = memoryview(np.zeros(size, np.uint8))
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(server.getsockname()[1], flush=True)
@@ -168,7 +168,7 @@ def over_wire(peer: Peer, size: int, fresh: bool = False) -> Callable[[], object
 
 
 def in_turns(acts: dict[str, Callable[[], object]]) -> Times:
-    """The times of acts that take turns."""
+    """Return the times of functions that take turns."""
     return take_turns(acts, rounds_wanted(ROUNDS), SECONDS_PER_CASE)
 
 

@@ -56,7 +56,7 @@ def main() -> None:
 
 def _start(contender: Contender, threads: int | None) -> RunningJob:
     job = cast(Job, contender)
-    return RunningJob(job, job.told(MODELS[SMALL], threads), threads)
+    return RunningJob(job, job.task_json(MODELS[SMALL], threads), threads)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether parameter servers train as well as TensorFlow's: accuracy on Fashion-MNIST after the same global steps."""
+"""Accuracy on Fashion-MNIST after the same global steps, on parameter servers of Stratagem and of TensorFlow."""
 
 import sys
 
@@ -18,12 +18,12 @@ CONTENDERS = (
 
 
 def compare_accuracy() -> dict[str, float | str]:
-    """The accuracy of each contender, in a hundred, or why there is none."""
+    """Return the accuracy of each contender, in percent, or why there is none."""
     found: dict[str, float | str] = {}
     for job in CONTENDERS:
         print(f"accuracy after {STEPS} global steps: {job.name}", file=sys.stderr)
         try:
-            with RunningJob(job, job.told(MODELS[SMALL], None), None) as running:
+            with RunningJob(job, job.task_json(MODELS[SMALL], None), None) as running:
                 running.wait_until_ready()
                 step, accuracy = running.reach(STEPS)
                 found[job.name] = 100 * accuracy if step == STEPS else f"failed: it is at global step {step}"
@@ -35,12 +35,12 @@ def compare_accuracy() -> dict[str, float | str]:
 
 
 def has_failed(found: dict[str, float | str]) -> bool:
-    """Whether a contender went wrong; one that is absent did not."""
+    """Return whether a contender failed; an absent one did not."""
     return any(isinstance(each, str) and each.startswith("failed") for each in found.values())
 
 
 def show_accuracy(found: dict[str, float | str]) -> None:
-    """Print what was found."""
+    """Print the accuracies."""
     print(f"Fashion-MNIST, {SMALL}, async, {WORKERS} workers, {STEPS} global steps:")
     for name, accuracy in found.items():
         print(f"  {name}: {accuracy if isinstance(accuracy, str) else f'{accuracy:.2f} %'}")

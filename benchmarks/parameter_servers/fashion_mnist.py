@@ -14,7 +14,7 @@ _HEADERS = {"images": 16, "labels": 8}
 
 
 def training_batches(worker: int) -> Iterator[tuple[Pictures, Labels]]:
-    """Batches without end, in an order of each worker's own."""
+    """Yield batches without end, in an order of each worker's own."""
     pictures, labels = _read("train")
     random = np.random.default_rng((SEED, worker))
     while True:
@@ -24,7 +24,7 @@ def training_batches(worker: int) -> Iterator[tuple[Pictures, Labels]]:
 
 
 def test_set() -> tuple[Pictures, Labels]:
-    """All of the 10,000 pictures that are not for training."""
+    """Return all of the 10,000 pictures that are not for training."""
     return _read("t10k")
 
 

@@ -1,4 +1,4 @@
-"""Who runs against whom, and the ratios to reach."""
+"""The races: their contenders, and the ratios to reach."""
 
 from benchmarks.parameter_servers.running import Job
 from benchmarks.racing.races import FREE, TRIED, Comparison, Race
@@ -9,7 +9,7 @@ OVER_TCP = {environment.SHARED_MEMORY: "off"}
 
 
 def _asynchronous(workers: int) -> Race:
-    """Stratagem, TensorFlow, and as many workers with no server at all."""
+    """Return a race of Stratagem, TensorFlow, and as many workers without a server."""
     is_main = workers == 2
     against_tensorflow = ({SMALL: 3.0}, {SMALL: 4.0}) if is_main else ({}, {})
     against_none = ({SMALL: 0.7}, {SMALL: 0.85}) if is_main else ({}, {})

@@ -1,4 +1,4 @@
-"""A contender of these races: its servers and workers, of which worker 0 is measured, or all if they are alone."""
+"""A contender of these races: its servers and workers. Worker 0 is measured, or every worker if they train alone."""
 
 import contextlib
 import json
@@ -27,9 +27,9 @@ class Job(Contender):
     Attributes:
         launch: Who starts its processes: `stratagem run`, or the harness: `with a server`, workers `in step` with each
             other, or workers `alone`, each with a model of its own.
-        servers: How many servers there are, under `stratagem run`.
-        replicas: How many replicas share a batch.
-        environ: Variables of its own.
+        servers: Number of servers, under `stratagem run`.
+        replicas: Number of replicas that share a batch.
+        environ: Further environment variables.
     """
 
     launch: Literal["stratagem run", "with a server", "in step", "alone"] = "stratagem run"
@@ -37,8 +37,8 @@ class Job(Contender):
     replicas: int = 1
     environ: dict[str, str] = field(default_factory=dict)
 
-    def told(self, sizes: tuple[int, ...], threads: int | None) -> str:
-        """What its processes are told to train, with so many threads."""
+    def task_json(self, sizes: tuple[int, ...], threads: int | None) -> str:
+        """Return the task of its processes, as JSON, for a number of threads."""
         return Task(Work(sizes, self.replicas), threads=threads).to_json()
 
 
@@ -47,17 +47,17 @@ class RunningJob:
 
     Args:
         job: The contender.
-        told: What its processes are told besides: their task.
-        threads: How many threads each process computes with.
-        child: The program that its processes run.
-        patience: Seconds to wait for any answer of theirs.
+        task_json: The task of its processes, as JSON.
+        threads: Number of threads of each process.
+        child: The program of its processes.
+        patience: Seconds to wait for an answer.
     """
 
     def __init__(
-        self, job: Job, told: str, threads: int | None, child: str = CHILD, patience: float = PATIENCE
+        self, job: Job, task_json: str, threads: int | None, child: str = CHILD, patience: float = PATIENCE
     ) -> None:
         self._job = job
-        arguments = (job.module, job.function, told)
+        arguments = (job.module, job.function, task_json)
         environ = {**fair_environment(threads), "PYTHONPATH": str(ROOT), **job.environ}
         with contextlib.ExitStack() as stack:
             self._processes = stack.enter_context(Processes(job.processes, patience))
@@ -75,7 +75,7 @@ class RunningJob:
         self._stack.close()
 
     def wait_until_ready(self) -> None:
-        """Return when every worker is ready to train."""
+        """Wait until every worker is ready to train."""
         self._processes.wait_until_ready()
 
     def warm_up(self) -> None:
@@ -83,7 +83,7 @@ class RunningJob:
         self.turn(FIRST_SECONDS)
 
     def turn(self, seconds: float) -> Turn:
-        """Train for so long; what counts is global steps."""
+        """Train for a number of seconds, and count global steps."""
         everyone = range(self._job.processes)
         measured = everyone if self._job.launch == "alone" else everyone[:1]
         followers = [index for index in everyone if index not in measured]
@@ -104,7 +104,7 @@ class RunningJob:
         )
 
     def reach(self, steps: int) -> tuple[int, float]:
-        """Train for so many global steps, the same number by every worker; what worker 0 then finds on the servers."""
+        """Train for a number of global steps, the same for every worker. Return what worker 0 then finds on the servers."""
         everyone = range(self._job.processes)
         for index in everyone:
             self._processes.say(index, f"steps {steps // len(everyone)}")
@@ -114,7 +114,7 @@ class RunningJob:
         return int(step), float(found)
 
     def peak_memory(self) -> dict[str, int]:
-        """The most bytes that a process of each kind of task has had: `ps` and `worker`."""
+        """Return the peak memory of a process of each kind of task: `ps` and `worker`."""
         return self._processes.peak_memory()
 
     def _start_by_hand(self, command: tuple[str, ...], environ: dict[str, str]) -> None:

@@ -1,8 +1,9 @@
-"""What the harness tells a contender's process, and what the process does when told.
+"""The harness's messages to a contender's process, and how the process answers.
 
-`go 0.5` is for those who are measured: train on for half a second and answer with the global steps that were made
-since the word was given, those that were made in the time that counts, its seconds and the last loss. `follow` is for the other workers of a job: train until there is news. `steps 1500` is for all workers: take so many
-steps and answer with the global step and the last loss.
+`go 0.5` is for workers that are measured: train for another half second and answer with the global steps that were made since
+the message, those that were made in the measured time, its seconds and the last loss. `follow` is for the other workers of a
+job: train until the next message. `steps 1500` is for all workers: take this many steps and answer with the global step and
+the last loss.
 """
 
 import importlib
@@ -28,10 +29,10 @@ SETTLING = 0.15
 
 @dataclass(frozen=True)
 class Placed:
-    """Which of a contender's processes this is stands in TF_CONFIG, as for users.
+    """A task whose place in the cluster TF_CONFIG defines, as for users.
 
     Attributes:
-        threads: How many threads to compute with; None leaves it to the framework.
+        threads: Number of threads; None leaves it to the framework.
     """
 
     threads: int | None = field(default=None, kw_only=True)
@@ -39,8 +40,8 @@ class Placed:
     @property
     def cluster(self) -> dict[str, list[str]]:
         """The addresses of all tasks."""
-        told: dict[str, list[str]] = json.loads(os.environ["TF_CONFIG"])["cluster"]
-        return told
+        cluster: dict[str, list[str]] = json.loads(os.environ["TF_CONFIG"])["cluster"]
+        return cluster
 
     @property
     def job(self) -> str:
@@ -49,27 +50,27 @@ class Placed:
 
     @property
     def index(self) -> int:
-        """Which worker this is."""
+        """The index of this worker."""
         return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
 
     def to_json(self) -> str:
-        """The task as one argument of a command."""
+        """Return the task as one argument of a command."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True)
 class Task(Placed):
-    """What a contender's processes are to do.
+    """The task of a contender's processes.
 
     Attributes:
-        work: What to train; its replicas are those that share a batch.
+        work: The work; its replicas share a batch.
     """
 
     work: Work
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The task that `to_json` wrote."""
+        """Read a task from the text of `to_json`."""
         fields = json.loads(text)
         return cls(
             Work(tuple(fields["work"]["sizes"]), fields["work"]["replicas"]), threads=fields["threads"]
@@ -77,13 +78,13 @@ class Task(Placed):
 
 
 def be(task: Placed, contenders: str, module: str, function: str) -> None:
-    """Be a process of a contender: serve, or train as often as told.
+    """Run as a process of a contender: serve, or train as the harness asks.
 
     Args:
-        task: What to do, and which of the processes this is.
+        task: The task.
         contenders: The package of the contenders.
         module: The contender's module there.
-        function: What makes it ready to train.
+        function: The function that prepares it for training.
     """
     home = f"{contenders}.{module}"
     if task.job == "ps":
@@ -101,19 +102,19 @@ def be(task: Placed, contenders: str, module: str, function: str) -> None:
 
 
 def _answer(index: int, start: Callable[[], Run]) -> None:
-    """Be a worker of a contender: make ready, then train as often as told."""
+    """Run as a worker of a contender: prepare, then train as the harness asks."""
     conversation, run = begin(index, start)
     if run is None:
         return
-    told = 0
+    reported = 0
     for line in conversation.lines():
         match line.split():
             case ["go", seconds]:
                 first, _ = run(_until(time.perf_counter() + SETTLING))
                 began = time.perf_counter()
                 last, loss = run(_until(began + float(seconds)))
-                conversation.say(f"{last - told} {last - first} {time.perf_counter() - began} {loss}")
-                told = last
+                conversation.say(f"{last - reported} {last - first} {time.perf_counter() - began} {loss}")
+                reported = last
             case ["steps", number]:
                 at, loss = run(itertools.repeat(None, int(number)))
                 conversation.say(f"{at} {loss}")

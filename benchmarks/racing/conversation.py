@@ -1,7 +1,7 @@
-"""A contender's process: how it talks with the harness, a line each way, over a socket of the harness's.
+"""A contender's process: how it talks to the harness, in single lines over a socket of the harness.
 
-It says which one it is, then `ready`, or `skip` and why. After that it does what it is told, line by line, until the
-harness hangs up.
+It sends its index, then `ready`, or `skip` and a reason. After that it carries out commands, line by line, until the harness
+closes the connection.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 class Absent(Exception):
-    """A contender cannot take part here, and this is why."""
+    """A contender cannot take part here; the message says why."""
 
 
 class Conversation:
-    """One process's end of its talk with the harness.
+    """One process's side of the conversation with the harness.
 
     Args:
-        index: Which process of the contender this is.
+        index: The index of this process in its contender.
     """
 
     def __init__(self, index: int) -> None:
@@ -37,17 +37,17 @@ class Conversation:
         self.say(f"hello {index}")
 
     def say(self, line: str) -> None:
-        """Tell the harness something."""
+        """Send the harness a line."""
         # Who does not listen any more has what it wants.
         with contextlib.suppress(BrokenPipeError):
             self._socket.sendall(f"{line}\n".encode())
 
     def has_news(self) -> bool:
-        """Whether the harness has said something that was not heard yet."""
+        """Return whether the harness has sent a line that was not read yet."""
         return b"\n" in self._received or bool(select.select([self._socket], [], [], 0)[0])
 
     def lines(self) -> Iterator[str]:
-        """What the harness says, until it hangs up."""
+        """Yield the lines of the harness until it closes the connection."""
         while True:
             while b"\n" not in self._received:
                 more = self._socket.recv(4096)
@@ -59,12 +59,12 @@ class Conversation:
 
 
 def end_with_harness() -> None:
-    """Have this process killed when its parent dies, however that comes about."""
+    """Have this process killed when its parent dies, however that happens."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def begin(index: int, start: Callable[[], T]) -> tuple[Conversation, T | None]:
-    """Make ready, and say so; nothing is made if this contender cannot take part here."""
+    """Prepare, and report that this process is ready, or why the contender cannot take part here."""
     end_with_harness()
     conversation = Conversation(index)
     try:

@@ -1,11 +1,11 @@
-"""Medians, and the half of all rounds that lies in the middle."""
+"""Medians and quartiles of rounds, and the ends of what processes said."""
 
 import statistics
 from collections.abc import Sequence
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """What rounds come to."""
+    """Return the median and the spread of rounds."""
     low, high = middle_half(values)
     return {
         "median": statistics.median(values),
@@ -16,7 +16,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def middle_half(values: Sequence[float]) -> tuple[float, float]:
-    """The quartiles: what half of the rounds lie between."""
+    """Return the lower and the upper quartile of rounds."""
     if len(values) == 1:
         return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")

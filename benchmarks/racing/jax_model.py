@@ -1,4 +1,4 @@
-"""The model as a JAX function, for the loops written by hand and for the strategies alike; and a step by hand."""
+"""The model as a JAX function, for hand-written loops and for strategies; and a step by hand."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +10,7 @@ import optax
 
 
 def scores(params: Any, pictures: Any) -> jax.Array:
-    """What a dense network with ReLU gives each class."""
+    """Return the scores of each class, by a dense network with ReLU."""
     *hidden, (matrix, vector) = params
     values = pictures
     for weights, bias in hidden:
@@ -20,13 +20,13 @@ def scores(params: Any, pictures: Any) -> jax.Array:
 
 
 def loss_fn(params: Any, batch: Any) -> jax.Array:
-    """Mean softmax cross-entropy."""
+    """Return the mean softmax cross-entropy."""
     pictures, labels = batch
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(scores(params, pictures), labels))
 
 
 def step_by_hand(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
-    """What a user without any strategy would write: a jitted step that donates its state."""
+    """Return the step that a user without a strategy would write: jitted, and donating its state."""
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Any, opt_state: Any, batch: Any) -> tuple[Any, Any, jax.Array]:

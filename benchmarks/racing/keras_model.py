@@ -9,7 +9,7 @@ from benchmarks.racing.work import LEARNING_RATE, Work
 
 
 def build(work: Work) -> Any:
-    """A compiled model with the same first parameters as all other contenders'."""
+    """Return a compiled model with the same initial parameters as all other contenders'."""
     *hidden, last = work.sizes[1:]
     model = keras.Sequential(
         [
@@ -27,7 +27,7 @@ def build(work: Work) -> Any:
 
 
 def fit(model: Any, batches: Iterable[Any]) -> float:
-    """One epoch of these batches; its mean loss."""
+    """Train one epoch of these batches, and return its mean loss."""
     return float(model.fit(_each(batches), epochs=1, verbose=0).history["loss"][-1])
 
 

@@ -1,4 +1,4 @@
-"""One race: every contender at its best thread setting, then rounds in which they take turns."""
+"""One race: every contender with its best number of threads, then rounds in which the contenders take turns."""
 
 import math
 import os
@@ -17,11 +17,11 @@ TRIALS, TRIAL_SECONDS = 3, 0.5
 
 
 class Turn(NamedTuple):
-    """What came of one turn.
+    """The result of one turn.
 
     Attributes:
-        rate: How much was trained per second.
-        cost: Seconds of CPU time, of all processes together, that each unit of it took.
+        rate: Units trained per second.
+        cost: Seconds of CPU time, of all processes together, per unit.
     """
 
     rate: float
@@ -37,10 +37,10 @@ class Runner(Protocol):
         """Return when it can train, or raise `Absent` or `Failed`."""
 
     def warm_up(self) -> float | None:
-        """Train for the first time; the loss, if it must be the same for all contenders."""
+        """Train for the first time. Return the loss if it must be the same for all contenders."""
 
     def turn(self, seconds: float) -> Turn:
-        """Train for about so long."""
+        """Train for about this many seconds."""
 
 
 Start = Callable[[Contender, int | None], Runner]
@@ -49,10 +49,10 @@ Start = Callable[[Contender, int | None], Runner]
 
 @dataclass
 class Result:
-    """What a contender reached.
+    """The result of a contender.
 
     Attributes:
-        threads: The number of threads that was best; None is the framework's own choice.
+        threads: The best number of threads; None is the framework's own choice.
         tried: Rates in the warm-up, by number of threads.
         turns: One for each round.
     """
@@ -74,16 +74,16 @@ class Result:
 
 @dataclass
 class Outcome:
-    """A race that was run.
+    """The outcome of a race.
 
     Attributes:
-        race: Which.
-        model: Of what model.
-        unit: What the rates are of, such as `examples`.
+        race: Its name.
+        model: The name of the model.
+        unit: The unit of the rates, such as `examples`.
         load: The machine's load average just before.
-        results: By contender.
+        results: The results, by contender.
         absent: Why contenders took no part, by contender.
-        failed: What went wrong, by contender.
+        failed: Errors, by contender.
     """
 
     race: Race
@@ -95,24 +95,24 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
 
     def ratios(self, comparison: Comparison) -> list[float]:
-        """The ratio in each round; none if one of the two is missing."""
+        """Return the ratio in each round; empty if one of the two is missing."""
         above, below = (self.results.get(name) for name in (comparison.name, comparison.against))
         if above is None or below is None:
             return []
         return [mine / theirs for mine, theirs in zip(above.rates, below.rates, strict=True)]
 
     def ratio_of_costs(self, comparison: Comparison) -> float:
-        """The ratio as it would be on a machine that is busy throughout: only CPU time counts there."""
+        """Return the ratio by CPU time, which holds on a machine that is busy throughout."""
         above, below = (self.results[name].costs for name in (comparison.name, comparison.against))
         return statistics.median(below) / statistics.median(above)
 
     def ratio_of_best(self, comparison: Comparison) -> float:
-        """The ratio of the two best rounds: what others do on the machine can only make a round worse."""
+        """Return the ratio of the two best rounds: other processes on the machine can only make a round worse."""
         return max(self.results[comparison.name].rates) / max(self.results[comparison.against].rates)
 
 
 def measure(race: Race, model: str, unit: str, start: Start, rounds: int, seconds: float) -> Outcome:
-    """Run a race: so many rounds of about so many seconds for each contender."""
+    """Run a race of a number of rounds, each of about this many seconds per contender."""
     outcome = Outcome(race, model, unit, os.getloadavg()[0])
     with ExitStack() as stack:
         runners: dict[str, Runner] = {}
@@ -146,7 +146,7 @@ def measure(race: Race, model: str, unit: str, start: Start, rounds: int, second
 
 
 def _at_its_best(stack: ExitStack, contender: Contender, start: Start) -> tuple[Runner, Result, float | None]:
-    """The contender with the number of threads that suits it best, warm, and its loss after the first steps."""
+    """Return the contender with its best number of threads, warm, and its loss after the first steps."""
     with ExitStack() as trials:
         candidates: dict[int | None, Runner] = {}
         for threads in dict.fromkeys(contender.threads):

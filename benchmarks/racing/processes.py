@@ -1,4 +1,4 @@
-"""A contender's processes, seen from the harness: started, talked with, and ended whatever happens."""
+"""The processes of a contender, as the harness sees them: it starts them, talks to them, and always ends them."""
 
 import contextlib
 import json
@@ -34,18 +34,18 @@ SETTINGS_LEFT_OUT = (
 
 
 class Failed(Exception):
-    """A contender did not do what it was asked to, and this is what it said."""
+    """A contender did not do what it was asked to; the message has its output."""
 
 
 class Processes:
-    """Some processes, of which so many talk with the harness: see `conversation`.
+    """Processes of which some talk to the harness: see `conversation`.
 
     Args:
-        talkers: How many talk. They are numbered, and may be children of those that are started here.
-        patience: Seconds to wait for any answer.
+        talkers: How many talk. They are numbered, and may be children of the processes that are started here.
+        patience: Seconds to wait for an answer.
 
     Attributes:
-        folder: Theirs, for any file; it goes when they go.
+        folder: A directory for their files, which is removed with them.
     """
 
     def __init__(self, talkers: int, patience: float = PATIENCE) -> None:
@@ -81,10 +81,10 @@ class Processes:
         """Start a process.
 
         Args:
-            command: What it runs.
+            command: Its command.
             environ: Its environment.
             pass_fds: The descriptors that it inherits.
-            leaves: Whether it ends when the harness hangs up; others are killed.
+            leaves: Whether it ends when the harness closes the connection; others are killed.
         """
         self._logs.append(self.folder / f"{len(self._logs)}.log")
         with self._logs[-1].open("wb") as log:
@@ -104,7 +104,7 @@ class Processes:
             self._leaving.append(self._children[-1])
 
     def wait_until_ready(self) -> None:
-        """Return when every talker is ready to train.
+        """Wait until every talker is ready to train.
 
         Raises:
             Absent: The contender cannot take part here.
@@ -115,12 +115,12 @@ class Processes:
                 raise Absent(line.removeprefix("skip "))
 
     def say(self, index: int, line: str) -> None:
-        """Tell one talker something."""
+        """Send a line to one talker."""
         with contextlib.suppress(BrokenPipeError):  # it is gone: hearing it says so
             self._talkers[index].sendall(f"{line}\n".encode())
 
     def hear(self, indices: Iterable[int]) -> list[str]:
-        """One line from each of some talkers.
+        """Return one line from each of some talkers.
 
         Raises:
             Failed: A process ended, or one did not answer in time.
@@ -155,17 +155,17 @@ class Processes:
         return [line.decode() for line, _, _ in lines.values()]
 
     def cpu_seconds(self) -> float:
-        """The CPU time that all processes, and those that they have started, have used so far."""
+        """Return the CPU time that all processes and their children have used so far."""
         return sum(_cpu_seconds(pid) for pid in _with_descendants({child.pid for child in self._children}))
 
     def peak_memory(self) -> dict[str, int]:
-        """The most bytes that any process of a kind of task has had so far, by the kind that its TF_CONFIG names."""
+        """Return the peak memory of the processes of each job, as TF_CONFIG names it."""
         peaks: dict[str, int] = {}
         for pid in _with_descendants({child.pid for child in self._children}):
             with contextlib.suppress(OSError, ValueError):  # it ended meanwhile, or is no task
                 settings = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                [told] = (each for each in settings if each.startswith(_TASK))
-                kind = str(json.loads(told.removeprefix(_TASK))["task"]["type"])
+                [variable] = (each for each in settings if each.startswith(_TASK))
+                kind = str(json.loads(variable.removeprefix(_TASK))["task"]["type"])
                 peaks[kind] = max(peaks.get(kind, 0), _peak_memory(pid))
         return peaks
 
@@ -186,7 +186,7 @@ class Processes:
         return f"process {index} ended with {child.wait()}\n{self._said(index)}"
 
     def _said(self, *indices: int) -> str:
-        """The last lines that these processes wrote, or all."""
+        """Return the last lines that these processes wrote, or all."""
         logs = [self._logs[index] for index in indices] if indices else self._logs
         said = [log.read_text(errors="replace").splitlines()[-LAST_LINES:] for log in logs]
         return "\n".join(line for lines in said for line in lines)
@@ -232,12 +232,12 @@ def _peak_memory(pid: int) -> int:
 
 
 def _fields(status: Path) -> list[str]:
-    """The fields of a process's status after its name, which may have spaces in it."""
+    """Return the fields of a process's status after its name, which may contain spaces."""
     return status.read_text().rpartition(")")[2].split()
 
 
 def fair_environment(threads: int | None, devices: int = 1) -> dict[str, str]:
-    """The caller's environment without what would tilt the race, for so many threads and virtual devices of JAX."""
+    """Return the caller's environment without variables that would favour a contender, for these numbers of threads and devices."""
     inherited = {name: value for name, value in os.environ.items() if name not in SETTINGS_LEFT_OUT}
     settings = {
         "CUDA_VISIBLE_DEVICES": "",
@@ -258,5 +258,5 @@ def fair_environment(threads: int | None, devices: int = 1) -> dict[str, str]:
 
 
 def python_module(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module as this interpreter would."""
+    """Return the command that runs a module with this interpreter."""
     return [sys.executable, "-m", module, *arguments]

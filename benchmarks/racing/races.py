@@ -1,4 +1,4 @@
-"""What a race is: who runs against whom, and the ratios to reach."""
+"""The definition of a race: its contenders, and the ratios to reach."""
 
 import os
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ class Contender:
     """A way to train.
 
     Attributes:
-        name: As the tables say it.
+        name: Its name in tables.
         module: Its module among the contenders.
-        function: What starts it there.
-        processes: How many processes of it train.
-        threads: The numbers of threads that it tries out.
+        function: The function of the module that starts it.
+        processes: Number of its processes that train.
+        threads: The numbers of threads to try.
     """
 
     name: str
@@ -34,9 +34,9 @@ class Comparison:
     """A ratio of rates.
 
     Attributes:
-        name: The contender above the line.
-        against: The contender below it.
-        targets: The least ratio that is good enough, by model; none for what is only good to know.
+        name: The numerator's contender.
+        against: The denominator's contender.
+        targets: The least acceptable ratio, by model; none for a ratio without a target.
         aims: The ratio to hope for, by model.
     """
 
@@ -51,10 +51,10 @@ class Race:
     """Contenders that train the same model on the same batches, in turns.
 
     Attributes:
-        name: What they have in common.
-        replicas: How many replicas share a global batch.
-        devices: How many virtual devices JAX gets in each process.
-        contenders: The first is what the others are shown against.
+        name: What the contenders have in common.
+        replicas: Number of replicas that share a global batch.
+        devices: Number of virtual devices of JAX in each process.
+        contenders: The contenders; the others are shown relative to the first.
         comparisons: The ratios that matter.
     """
 

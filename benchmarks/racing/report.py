@@ -1,4 +1,4 @@
-"""What was measured, as tables and as data."""
+"""Measurements as tables and as data."""
 
 import statistics
 import sys
@@ -17,7 +17,7 @@ WIDTH = 120
 
 
 def as_data(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Everything, for `--json`."""
+    """Return everything, for `--json`."""
     return [
         {
             "model": outcome.model,
@@ -106,7 +106,7 @@ def _threads(threads: int | None) -> str:
 
 
 def _trials(result: Result) -> str:
-    """The number of threads, and what was tried beside it."""
+    """Format the number of threads, and the numbers that were tried."""
     others = [
         f"{_threads(threads)}: {rate:,.0f}"
         for threads, rate in result.tried.items()

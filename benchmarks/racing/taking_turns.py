@@ -1,4 +1,4 @@
-"""Functions that take turns, so that what disturbs one disturbs all; and how their times compare, round by round."""
+"""Functions that take turns, so that a disturbance affects all of them; and the ratios of their times, round by round."""
 
 import statistics
 import sys
@@ -14,20 +14,20 @@ Act = Callable[[], object]
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds that something took.
+    """Durations of functions.
 
     Attributes:
-        rounds: By name, the median of each round.
+        rounds: The median of each round, by name.
     """
 
     rounds: dict[str, list[float]]
 
     def seconds(self, name: str) -> float:
-        """The median of all rounds."""
+        """Return the median of all rounds."""
         return statistics.median(self.rounds[name])
 
     def ratios(self, name: str, against: str = "bare") -> list[float]:
-        """How many times longer one took than another, round by round."""
+        """Return how many times longer one took than another, round by round."""
         return [mine / other for mine, other in zip(self.rounds[name], self.rounds[against], strict=True)]
 
     def compare(
@@ -39,12 +39,12 @@ class Times:
         most: float | None = None,
         most_microseconds: float | None = None,
     ) -> dict[str, Any]:
-        """One line of a report.
+        """Return one line of a report.
 
         Args:
             case: What was done.
-            name: Who did it.
-            against: Who else did it.
+            name: The contender.
+            against: The contender to compare with.
             most: The ratio to stay under.
             most_microseconds: The time to stay under.
         """
@@ -61,7 +61,7 @@ class Times:
 
 
 def take_turns(acts: dict[str, Act], rounds: int, seconds_per_act: float) -> Times:
-    """Time each act again and again, for about so long each, in so many rounds."""
+    """Time each function repeatedly, for about this many seconds each, in a number of rounds."""
     repeats = {}
     for name, act in acts.items():
         for _ in range(3):
@@ -75,21 +75,21 @@ def take_turns(acts: dict[str, Act], rounds: int, seconds_per_act: float) -> Tim
 
 
 def timed(act: Act) -> float:
-    """Seconds that an act takes."""
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     act()
     return time.perf_counter() - start
 
 
 def rounds_wanted(usual: int) -> int:
-    """What stands after `--rounds` on the command line."""
+    """Return the value of `--rounds` on the command line."""
     if "--rounds" not in sys.argv:
         return usual
     return int(sys.argv[sys.argv.index("--rounds") + 1])
 
 
 def show(lines: list[dict[str, Any]]) -> None:
-    """Print what was compared."""
+    """Print the comparisons."""
     for line in lines:
         ratio = line["ratio"]
         limits = [f"≤ {line['most']:g}"] if line["most"] is not None else []

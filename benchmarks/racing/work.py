@@ -1,6 +1,6 @@
-"""What every contender does: a dense classifier, its first parameters and its batches, all from one seed.
+"""The work of every contender: a dense classifier, its initial parameters and its batches, all from one seed.
 
-The batches have the shape and the types of Fashion-MNIST; what the pictures show makes no difference to speed.
+The batches have the shape and the types of Fashion-MNIST; the content of the pictures makes no difference to speed.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ MODELS = {SMALL: (784, 500, 10), LARGE: (784, 4096, 4096, 10)}
 
 @dataclass(frozen=True)
 class Work:
-    """One model and the number of replicas that share each of its global batches.
+    """One model, and the number of replicas that share each of its global batches.
 
     Attributes:
         sizes: The width of each layer, from the pictures to the classes.
-        replicas: How many replicas train it.
+        replicas: Number of replicas.
     """
 
     sizes: tuple[int, ...]
@@ -35,11 +35,11 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Examples in a global batch, which is what one step takes."""
+        """Examples in a global batch, which one step trains on."""
         return ROWS_PER_REPLICA * self.replicas
 
     def layers(self) -> list[Layer]:
-        """The first parameters: a matrix and a vector for each layer."""
+        """Return the initial parameters: a matrix and a vector for each layer."""
         random = np.random.default_rng(SEED)
         return [
             (
@@ -50,7 +50,7 @@ class Work:
         ]
 
     def batches(self) -> list[tuple[Pictures, Labels]]:
-        """The global batches, which every contender goes through over and over."""
+        """Return the global batches, through which every contender cycles."""
         random = np.random.default_rng(SEED + 1)
         return [
             (
@@ -61,7 +61,7 @@ class Work:
         ]
 
     def share(self, index: int, workers: int) -> list[tuple[Pictures, Labels]]:
-        """The rows of each global batch that are those of one of so many workers."""
+        """Return one worker's rows of each global batch."""
         each = self.rows // workers
         rows = slice(index * each, (index + 1) * each)
         return [(pictures[rows], labels[rows]) for pictures, labels in self.batches()]

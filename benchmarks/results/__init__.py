@@ -1,1 +1,1 @@
-"""All benchmarks in one run, and the file that tells what came of them: see `benchmarks.__main__`."""
+"""All benchmarks in one run, and the file with their results: see `benchmarks.__main__`."""

@@ -1,4 +1,4 @@
-"""Where and with what it was measured."""
+"""The machine and the versions of a measurement."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ PACKAGES = {
 
 
 def versions() -> dict[str, str]:
-    """Python's, and those of the packages that matter."""
+    """Return the versions of Python and of the relevant packages."""
     return {
         "Python": platform.python_version(),
         **{name: _version(names) for name, names in PACKAGES.items()},
@@ -25,7 +25,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, str]:
-    """Cores, their model, memory, and the kernel."""
+    """Return cores, processor, memory and kernel."""
     return {
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": _field("/proc/cpuinfo", "model name") or platform.machine(),
@@ -36,7 +36,7 @@ def machine() -> dict[str, str]:
 
 
 def available_memory() -> int:
-    """How many bytes there are for new processes."""
+    """Return the bytes that are available to new processes."""
     return int(_field("/proc/meminfo", "MemAvailable").split()[0]) * 1024
 
 

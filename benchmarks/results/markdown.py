@@ -23,10 +23,10 @@ _AS_FAST = 0.97
 
 
 class Verdicts:
-    """Which targets were reached, which were missed, and where a peer is faster though no target says so.
+    """Targets that were reached, targets that were missed, and ratios without a target by which a peer is faster.
 
     Args:
-        reasons: Those written down.
+        reasons: The written reasons.
     """
 
     def __init__(self, reasons: Reasons) -> None:
@@ -36,7 +36,7 @@ class Verdicts:
         self._reached = 0
 
     def judge(self, program: Program, case: str, ratio: str, is_good: bool, found: str) -> str:
-        """The word for a table; what is missed is remembered."""
+        """Return the word for a table, and remember a miss."""
         if is_good:
             self._reached += 1
             return "reached"
@@ -44,7 +44,7 @@ class Verdicts:
         return "**missed**"
 
     def compare(self, program: Program, case: str, ratio: str, median: float) -> str:
-        """The same for a ratio without a target: what is slower than a peer is not passed over."""
+        """Return the same for a ratio without a target, and remember it if a peer is faster."""
         if median >= _AS_FAST or not ratio.partition(" / ")[2].startswith(_PEERS):
             return ""
         self._note(self._slower, program, case, ratio, f"{median:.2f}")
@@ -57,7 +57,7 @@ class Verdicts:
         notes[f"{program.title}, {case}", why].append(f"**{ratio}** is {found}")
 
     def said(self) -> list[str]:
-        """All of it, each reason once."""
+        """Return all reasons, each once."""
         total = self._reached + sum(map(len, self._missed.values()))
         parts = [f"{self._reached} of {total} targets reached."] if total else []
         for head, notes in (("Missed:", self._missed), (_SLOWER, self._slower)):
@@ -68,7 +68,7 @@ class Verdicts:
 
 
 def report(results: dict[str, Any], reasons: Reasons) -> str:
-    """The whole file."""
+    """Return the whole file."""
     verdicts = Verdicts(reasons)
     known = {program.name: program for program in PROGRAMS}
     sections = [_section(known[each["program"]], each, verdicts) for each in results["programs"]]
@@ -169,7 +169,7 @@ def _race(program: Program, race: dict[str, Any], verdicts: Verdicts) -> str:
 
 
 def _memory(contenders: Sequence[dict[str, Any]]) -> str:
-    """The most memory that processes had."""
+    """Return the peak memory of processes."""
     rows = [
         [each["name"], *(f"{each['peak bytes'].get(task, 0) / 1e6:,.0f}" for task in ("ps", "worker"))]
         for each in contenders
@@ -200,7 +200,7 @@ def _accuracy(program: Program, found: dict[str, float | str], verdicts: Verdict
 
 
 def _times(program: Program, lines: Sequence[dict[str, Any]], verdicts: Verdicts) -> str:
-    """Times, of which less is better."""
+    """Return times, where less is better."""
     rows = []
     for line in lines:
         name = f"{line['name']} / {line['against']}"
@@ -221,7 +221,7 @@ def _times(program: Program, lines: Sequence[dict[str, Any]], verdicts: Verdicts
 
 
 def _records(program: Program, lines: Sequence[dict[str, Any]], verdicts: Verdicts) -> str:
-    """Records per second, of which more is better."""
+    """Return records per second, where more is better."""
     rows = []
     for line in lines:
         case = f"{line['pixels']}, batch {line['batch']}, threads {line['threads']}"

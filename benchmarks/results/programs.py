@@ -19,10 +19,10 @@ class Program:
 
     Attributes:
         name: Its module in `benchmarks`.
-        title: What the report calls it.
+        title: Its title in the report.
         about: What it compares, in a sentence or two.
-        form: What its figures look like: see `markdown`.
-        takes_races: Whether `--race` picks some of it.
+        form: The form of its figures: see `markdown`.
+        takes_races: Whether `--race` selects a part of it.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Program:
     takes_races: bool = False
 
     def arguments(self, rounds: int | None, races: Sequence[str]) -> list[str]:
-        """What follows the module's name on the command line."""
+        """Return the arguments after the module's name."""
         chosen = [word for race in races for word in ("--race", race)] if self.takes_races else []
         return [*([] if rounds is None else ["--rounds", str(rounds)]), *chosen, "--json"]
 
@@ -91,7 +91,7 @@ PROGRAMS = (
 
 
 def run(program: Program, rounds: int | None, races: Sequence[str]) -> dict[str, Any]:
-    """Run a benchmark; what it printed, or how it failed. What it says meanwhile goes to the terminal."""
+    """Run a benchmark. Return its figures, or how it failed. Its other output goes to the terminal."""
     arguments = program.arguments(rounds, races)
     load = os.getloadavg()[0]
     began = time.monotonic()

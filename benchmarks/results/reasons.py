@@ -1,4 +1,4 @@
-"""Why targets were missed, as somebody wrote it down by hand: see `reasons.toml`."""
+"""Why targets were missed, as written by hand: see `reasons.toml`."""
 
 import tomllib
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ FILE = Path(__file__).with_name("reasons.toml")
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason for what was missed.
+    """A reason for a miss.
 
     Attributes:
-        program: In which benchmark.
-        case: In which race or case of it, as the report's headings or first column say it.
-        ratio: The ratio that was missed, as the report says it; empty for every ratio of the case.
+        program: The benchmark.
+        case: The race or case, as in the report's headings or first column.
+        ratio: The ratio that was missed, as in the report; empty for every ratio of the case.
         why: The reason.
     """
 
@@ -25,7 +25,7 @@ class Reason:
 
 
 class Reasons:
-    """All reasons that were written down.
+    """All written reasons.
 
     Args:
         path: The file.
@@ -36,7 +36,7 @@ class Reasons:
         self._reasons = [Reason(**each) for each in found]
 
     def why(self, program: str, case: str, ratio: str) -> str:
-        """The reason, or that there is none yet."""
+        """Return the reason, or that there is none yet."""
         for reason in self._reasons:
             if (reason.program, reason.case) == (program, case) and reason.ratio in ("", ratio):
                 return " ".join(reason.why.split())

@@ -7,8 +7,8 @@ import sys
 from benchmarks.strategies.task import Run, Start, Task, answer
 
 
-def main(module: str, function: str, told: str) -> None:
-    task = Task.from_json(told)
+def main(module: str, function: str, task_json: str) -> None:
+    task = Task.from_json(task_json)
 
     def start() -> Run:
         home = importlib.import_module(f"benchmarks.strategies.contenders.{module}")

@@ -1,4 +1,4 @@
-"""Who runs against whom, and the ratios to reach."""
+"""The races: their contenders, and the ratios to reach."""
 
 from benchmarks.racing.races import TRIED, Comparison, Contender, Race
 from benchmarks.racing.work import LARGE, SMALL

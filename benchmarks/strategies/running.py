@@ -1,4 +1,4 @@
-"""A contender of these races: its processes, which train the same number of steps when told to."""
+"""A contender of these races: its processes, which all train the same number of steps."""
 
 import contextlib
 import json
@@ -52,17 +52,17 @@ class Running:
         self._stack.close()
 
     def wait_until_ready(self) -> None:
-        """Return when every process is ready to train."""
+        """Wait until every process is ready to train."""
         self._processes.wait_until_ready()
 
     def warm_up(self) -> float:
-        """The loss after the first steps."""
+        """Return the loss after the first steps."""
         loss = self.go(FIRST_STEPS)[1]
         self._steps_per_second = LEAST_STEPS / self.go(LEAST_STEPS)[0]
         return loss
 
     def turn(self, seconds: float) -> Turn:
-        """Train for about so long; what counts is examples."""
+        """Train for about this many seconds, and count examples."""
         steps = max(LEAST_STEPS, round(seconds * self._steps_per_second))
         before = self._processes.cpu_seconds()
         took, loss = self.go(steps)
@@ -73,7 +73,7 @@ class Running:
         return Turn(steps * self._work.rows / took, used / (steps * self._work.rows))
 
     def go(self, steps: int) -> tuple[float, float]:
-        """Train for so many steps: the seconds of the slowest process, and the last loss."""
+        """Train for a number of steps. Return the seconds of the slowest process, and the last loss."""
         everyone = range(self._contender.processes)
         for index in everyone:
             self._processes.say(index, f"go {steps}")

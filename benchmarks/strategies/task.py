@@ -1,6 +1,6 @@
-"""What the harness tells a contender's process, and what the process does when told `go 100`: train for 100 steps.
+"""The harness's message to a contender's process, `go 100`: train for 100 steps.
 
-It answers with the seconds that they took and the last loss.
+The process answers with their seconds and the last loss.
 """
 
 import json
@@ -23,11 +23,11 @@ class Task:
     """One process of a contender.
 
     Attributes:
-        work: What to train.
-        index: Which worker this is.
-        addresses: Where the workers meet, by index; empty for a contender of one process.
-        meeting_file: A file for the same, for those who rather meet in one.
-        threads: How many threads to compute with; None leaves it to the framework.
+        work: The work.
+        index: The index of this worker.
+        addresses: The addresses of the workers, by index; empty for a contender of one process.
+        meeting_file: A file by which workers find each other, for frameworks that prefer one.
+        threads: Number of threads; None leaves it to the framework.
     """
 
     work: Work
@@ -37,19 +37,19 @@ class Task:
     threads: int | None = None
 
     def to_json(self) -> str:
-        """The task as one argument of a command."""
+        """Return the task as one argument of a command."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The task that `to_json` wrote."""
+        """Read a task from the text of `to_json`."""
         fields = json.loads(text)
         work = Work(tuple(fields["work"]["sizes"]), fields["work"]["replicas"])
         return cls(**{**fields, "work": work, "addresses": tuple(fields["addresses"])})
 
 
 def answer(index: int, start: Callable[[], Run]) -> None:
-    """Be a contender's process: make ready, then train as often as told."""
+    """Run as a contender's process: prepare, then train as the harness asks."""
     conversation, run = begin(index, start)
     if run is None:
         return

@@ -1,4 +1,4 @@
-"""Who runs against whom: at several sizes of a table, and as one thing at a time grows."""
+"""The races: at several sizes of a table, and as one quantity at a time grows."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ Entry = tuple[str, Race, TableWork]
 
 
 def races(rows: Sequence[int]) -> list[Entry]:
-    """All races with one table of these numbers of rows, the one with many tables, and growth: model, race, work."""
+    """Return the races with one table of these numbers of rows, with many tables, and of growth: model, race, work."""
     found = []
     for size in rows:
         for draw in ("seen before", "fresh") if size >= _ENOUGH else ("seen before",):
@@ -40,7 +40,7 @@ def races(rows: Sequence[int]) -> list[Entry]:
 
 
 def _growth() -> list[Entry]:
-    """What becomes of the speed as one thing at a time grows, and all else is as usual."""
+    """Return races in which one quantity at a time grows, and all others are as usual."""
     usual = TableWork((USUAL_ROWS,), 8, "seen before")
     entries = [
         (f"{ids} ids per example", TableWork((USUAL_ROWS,), ids, "seen before"), WORKERS, 1)

@@ -1,4 +1,4 @@
-"""A contender over tables, with its processes; and how much memory these came to."""
+"""A contender over tables, with its processes, and their memory."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ class RunningTables(RunningJob):
 
     Args:
         job: The contender.
-        work: What to train.
-        threads: How many threads each process computes with.
-        peaks: Where to write the most memory, in bytes, that a server and a worker of it have had.
+        work: The work.
+        threads: Number of threads of each process.
+        peaks: Receives the peak memory, in bytes, of a server and a worker.
 
     Raises:
-        Absent: There is not enough memory for what it makes of the tables.
+        Absent: There is not enough memory for its form of the tables.
     """
 
     def __init__(self, job: Job, work: TableWork, threads: int | None, peaks: dict[str, int]) -> None:
@@ -37,13 +37,13 @@ class RunningTables(RunningJob):
         super().__init__(job, TableTask(work, threads=threads).to_json(), threads, CHILD, _PATIENCE)
 
     def warm_up(self) -> None:
-        """Go through all batches once, so that every row of them has been there."""
+        """Go through all batches once, so that every row of them exists."""
         if self._job.launch != "in step":  # where every worker has all rows from the start
             self.reach(BATCHES * self._job.processes)
         super().warm_up()
 
     def turn(self, seconds: float) -> Turn:
-        """Train for so long; what counts is global steps."""
+        """Train for a number of seconds, and count global steps."""
         turn = super().turn(seconds)
         self._peaks |= self.peak_memory()
         return turn

@@ -1,4 +1,4 @@
-"""What the processes of a contender over tables are to do."""
+"""The task of the processes of a contender over tables."""
 
 import json
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from benchmarks.tables.work import TableWork
 
 @dataclass(frozen=True)
 class TableTask(Placed):
-    """What a contender's processes are to do.
+    """The task of a contender's processes.
 
     Attributes:
-        work: What to train.
+        work: The work.
     """
 
     work: TableWork
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The task that `to_json` wrote."""
+        """Read a task from the text of `to_json`."""
         fields = json.loads(text)
         return cls(TableWork.from_fields(fields["work"]), threads=fields["threads"])

@@ -1,4 +1,4 @@
-"""What every contender trains: embeddings, their means over the ids of an example, and a vector; all from one seed."""
+"""The work of every contender: embeddings, their means over the ids of an example, and a vector; all from one seed."""
 
 import itertools
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ class TableWork:
 
     Attributes:
         sizes: The number of rows of each table.
-        per_example: How many ids of each table an example has.
-        draw: Which ids: some of a pool that is gone through again and again, always others, or few of them often.
+        per_example: Number of ids of each table in an example.
+        draw: How ids are drawn: from a pool that repeats, always new, or a few of them often.
     """
 
     sizes: tuple[int, ...]
@@ -43,33 +43,33 @@ class TableWork:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> "TableWork":
-        """What `asdict` made of one, and JSON of that."""
+        """Make the work from its fields, as `asdict` and JSON left them."""
         return cls(tuple(fields["sizes"]), fields["per_example"], fields["draw"])
 
     @property
     def shape(self) -> tuple[int, int]:
-        """That of the ids of one table in a batch."""
+        """The shape of the ids of one table in a batch."""
         return EXAMPLES, self.per_example
 
     @property
     def nbytes(self) -> int:
-        """What all rows would take, each with one slot."""
+        """The size of all rows, each with one slot."""
         return sum(self.sizes) * DIM * 4 * 2
 
     def names(self) -> list[str]:
-        """Those of the tables."""
+        """The names of the tables."""
         return [f"table{number}" for number in range(len(self.sizes))]
 
     def vector(self) -> NDArray[np.float32]:
-        """The dense parameter, before training."""
+        """Return the dense parameter before training."""
         return np.full(DIM * len(self.sizes), 0.1, np.float32)
 
     def targets(self, worker: int) -> Targets:
-        """What the examples of each batch of a worker should come to."""
+        """Return the targets of the examples of each batch of a worker."""
         return np.random.default_rng((SEED, worker)).random((BATCHES, EXAMPLES), np.float32)
 
     def ids(self, worker: int) -> list[Ids]:
-        """For each table, the ids of each batch of a worker; where they are fresh, there is no end of them."""
+        """Return the ids of each batch of a worker, for each table; new ids have no end."""
         random = np.random.default_rng((SEED + 1, worker))
         return [self._drawn(random, number, size) for number, size in enumerate(self.sizes)]
 
@@ -84,7 +84,7 @@ class TableWork:
         return pool.astype(np.int64)[random.integers(0, len(pool), shape)]
 
     def batches(self, worker: int, workers: int) -> Iterator[dict[str, Any]]:
-        """The batches of one of some workers: targets, and the ids of each table by its name."""
+        """Return the batches of one worker: targets, and the ids of each table by its name."""
         names, targets = self.names(), self.targets(worker)
         if self.draw == "fresh":
             count = EXAMPLES * self.per_example

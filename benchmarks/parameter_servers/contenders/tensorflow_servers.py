@@ -62,8 +62,8 @@ def _loop(task: Task, data: Any, synchronously: bool = False, tested_on: Any = N
         hook = optimizer.make_session_run_hook(is_chief) if synchronously else None
         if hook is not None:
             hook.begin()
-        told = loss if tested_on is None else _accuracy(layers, tested_on)
-    return training(task, server, feed, train, told, hook)
+        reported = loss if tested_on is None else _accuracy(layers, tested_on)
+    return training(task, server, feed, train, reported, hook)
 
 
 def make_server(task: Placed) -> Any:
@@ -98,7 +98,7 @@ def fed(task: Placed, data: Any) -> tuple[Any, Any]:
         return feed, feed.get_next()
 
 
-def training(task: Placed, server: Any, feed: Any, train: Any, told: Any, hook: Any = None) -> Run:
+def training(task: Placed, server: Any, feed: Any, train: Any, reported: Any, hook: Any = None) -> Run:
     """What trains, once all variables are there; the chief gives them their first values.
 
     Args:
@@ -106,7 +106,7 @@ def training(task: Placed, server: Any, feed: Any, train: Any, told: Any, hook: 
         server: This worker's.
         feed: What it reads.
         train: One step.
-        told: What is told after steps, besides the global step.
+        reported: The value to report after steps, besides the global step.
         hook: What a synchronous optimizer wants to be called.
     """
     with on_servers(task):
@@ -122,7 +122,7 @@ def training(task: Placed, server: Any, feed: Any, train: Any, told: Any, hook: 
     if hook is not None:
         hook.after_create_session(session, v1.train.Coordinator())
     step = session.make_callable(train)
-    look = session.make_callable([v1.train.get_global_step(), told])
+    look = session.make_callable([v1.train.get_global_step(), reported])
 
     def run(turns: Iterable[object]) -> tuple[int, float]:
         for _ in turns:
