@@ -88,9 +88,9 @@ def check(seconds: float, only: tuple[str, ...]) -> None:
         outcomes = _check_job(seconds)
     else:
         require_linux()
-        found = _find_devices()
-        click.echo(_heading(found))
-        outcomes = _check_machine(found, seconds, only)
+        machine = _find_devices()
+        click.echo(_heading(machine))
+        outcomes = _check_machine(machine, seconds, only)
     if outcomes is None:
         return  # the chief reports
     table_console().print(_table(outcomes))
@@ -120,32 +120,32 @@ def _check_job(seconds: float) -> _Outcomes | None:
     return [(Case(name), result)]
 
 
-def _check_machine(found: _Devices, seconds: float, only: tuple[str, ...]) -> _Outcomes:
+def _check_machine(machine: _Devices, seconds: float, only: tuple[str, ...]) -> _Outcomes:
     from stratagem.tools.checking import ONE_DEVICE, cases
 
     outcomes: _Outcomes = []
     selected = [
         case
-        for case in cases(found.count, "TPU" in found.kind)
+        for case in cases(machine.count, "TPU" in machine.kind)
         if case.name == ONE_DEVICE or not only or any(text.lower() in case.name.lower() for text in only)
     ]
     with interruptible():
         for number, case in enumerate(selected, start=1):
             click.echo(f"{case.name} ({number} of {len(selected)})", err=True)
             try:
-                outcomes.append((case, _run(case, found, seconds)))
+                outcomes.append((case, _run(case, machine, seconds)))
             except LaunchError as error:
                 outcomes.append((case, str(error)))
     return outcomes
 
 
-def _run(case: "Case", found: _Devices, seconds: float) -> "TrialResult":
+def _run(case: "Case", machine: _Devices, seconds: float) -> "TrialResult":
     from stratagem.tools.checking import ROUNDS, TrialResult
 
     with tempfile.TemporaryDirectory(prefix="stratagem-check-") as directory:
         report = Path(directory) / "result.json"
         counts = ["--workers", str(case.workers)]
-        if found.count > 1:
+        if machine.count > 1:
             counts += ["--devices-per-worker", str(case.devices)]
         script = str(files("stratagem.tools").joinpath("checking.py"))
         words = [*counts, script, case.name, str(seconds), str(report)]
@@ -179,12 +179,12 @@ print(json.dumps(kinds))
 """
 
 
-def _heading(found: _Devices) -> str:
+def _heading(machine: _Devices) -> str:
     """Return the versions and devices of a check."""
     programs = ", ".join(f"{name} {version(name)}" for name in ("stratagem", "jax", "jaxlib"))
-    text = f"{found.count} × {found.kind}"
-    if found.are_virtual:
-        text = f"no accelerator; {found.count} virtual CPU devices stand in: figures are of this CPU, not of accelerators"
+    text = f"{machine.count} × {machine.kind}"
+    if machine.are_virtual:
+        text = f"no accelerator; {machine.count} virtual CPU devices stand in: figures are of this CPU, not of accelerators"
     return f"{programs}, Python {platform.python_version()}, {platform.system()} {platform.machine()}\n{text}"
 
 

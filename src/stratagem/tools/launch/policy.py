@@ -121,9 +121,8 @@ class Policy:
     _running: set[TaskName] = field(default_factory=set)
     _done: set[TaskName] = field(default_factory=set)
     _start_at: dict[TaskName, float] = field(default_factory=dict)
-    _kill_at: dict[TaskName, float] = field(
-        default_factory=dict
-    )  # tasks that were asked to stop; infinite once killed
+    # Of tasks that were asked to stop; infinite once killed.
+    _kill_at: dict[TaskName, float] = field(default_factory=dict)
     _exit_code: int | None = None  # set when the job is being stopped
 
     def __post_init__(self) -> None:

@@ -146,7 +146,7 @@ class Supervisor:
             self._say(f"stratagem status will not find this job: {error}")
             return lambda: None
 
-    # One turn of the loop.
+    # The loop.
 
     def _turn(self) -> None:
         now = time.monotonic()
