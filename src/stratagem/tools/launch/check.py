@@ -108,7 +108,7 @@ _Outcomes: TypeAlias = "list[tuple[Case, TrialResult | str]]"
 """The result of each case, or the error of one that failed."""
 
 
-def _check_job(seconds: float) -> _Outcomes | None:
+def _check_job(seconds: float) -> "_Outcomes | None":
     """Check one strategy by all tasks of a job together. Return the outcome on the chief, `None` on the others."""
     from stratagem.tools.checking import MULTI_WORKER, TPU, Case, try_case
 
