@@ -133,7 +133,7 @@ def test_which_job_is_meant() -> None:
     assert find_job("sg://127.0.0.1:4000", [JOB, OTHER]) is None
     assert find_job("nonsense", [JOB]) is None
     assert find_job(None, [JOB]) is JOB
-    with pytest.raises(LaunchError, match=r"no job of yours .* is running on this machine; give the TARGET"):
+    with pytest.raises(LaunchError, match=r"no job of yours,.* is running on this machine; give the TARGET"):
         find_job(None, [])
     with pytest.raises(LaunchError, match=r"2 jobs .*\n  sg://127.0.0.1:2000  python train.py\n  sg://127"):
         find_job(None, [JOB, OTHER])
