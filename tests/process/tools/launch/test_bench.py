@@ -71,7 +71,7 @@ def test_a_contender_that_fails_is_named_with_the_cause(tmp_path: Path) -> None:
     assert code == 1
     assert out.count("failed") == 2
     for name in ("one device", "multi-worker mirrored, 1 worker"):
-        told = err[err.index(f"stratagem: {name} failed: it ended with 1") :]
+        told = err[err.index(f"stratagem: {name} failed: it ended with exit code 1") :]
         assert "stratagem: worker:0 failed, with exit code 1:" in told
         assert "ValueError: the cause" in told
     assert list(tmp_path.iterdir()) == [broken]
