@@ -82,7 +82,7 @@ def test_a_contender_that_fails_is_named_with_the_cause(tmp_path: Path) -> None:
 )
 def test_nothing_is_left_when_it_is_ended(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with bench("--workers", "1", "--seconds", "600", directory=tmp_path) as job:
-        until("a contender to run", lambda: job.find("bench/job.py"))
+        until("a contender to run", lambda: job.find("bench/worker.py"))
         os.kill(job.pid, number)
         assert job.finish()[0] == code
         job.gone(GONE)
