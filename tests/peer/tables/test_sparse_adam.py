@@ -25,9 +25,10 @@ def of_torch(first: np.ndarray) -> np.ndarray:
     for ids, wanted in batches():
         optimizer.zero_grad()
         loss = ((embedding(torch.from_numpy(ids)) - torch.from_numpy(wanted)) ** 2).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
-    return embedding.weight.detach().numpy()
+    trained: np.ndarray = embedding.weight.detach().numpy()
+    return trained
 
 
 def test_adam_is_as_lazy_as_that_of_torch() -> None:
