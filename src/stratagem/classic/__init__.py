@@ -1,1 +1,1 @@
-"""What TensorFlow 1 had on top of its strategies: the Estimator, slim's deployment of clones, the cluster coordinator."""
+"""TensorFlow 1's interfaces on top of strategies: the Estimator, slim's deployment of clones, the cluster coordinator."""

@@ -1,4 +1,4 @@
-"""`Checkpointer`: the states of a training, on disk, to go on from under any strategy."""
+"""`Checkpointer`: saves the states of a training, and restores them under any strategy."""
 
 import logging
 from collections.abc import Callable
@@ -11,10 +11,16 @@ from typing import Any, Self
 from stratagem.errors import KeepError, RemoteError, StrategyError
 from stratagem.keep import write_file
 from stratagem.runtime.exits import at_normal_exit
-from stratagem.training.checkpoint_files import CheckpointFiles, Saved, Shards
-from stratagem.training.checkpoint_form import form_of, form_of_tables, host_copies, named, serving_names
+from stratagem.training.checkpoint_files import Checkpoint, CheckpointFiles, Shards
+from stratagem.training.checkpoint_restore import restore_state
 from stratagem.training.preemption import Preempted, preemption
-from stratagem.training.restoring import restored
+from stratagem.training.state_arrays import (
+    form_of,
+    form_of_tables,
+    host_copies,
+    named_arrays,
+    serving_names,
+)
 from stratagem.waist import TrainState
 from stratagem.waist.home import PreemptionNotice
 from stratagem.waist.state import at_next_step
@@ -24,24 +30,24 @@ _log = logging.getLogger("stratagem")
 
 
 class Checkpointer:
-    """Saves the states of a training and brings the last one back, under the same strategy or another.
+    """Saves the states of a training and restores the last one, under the same strategy or another.
 
-    The same script may run on every worker: the state tells who is chief, and only the chief writes. A checkpoint
-    holds the parameters, the optimizer's state, the moving averages, what is not trained, the step and the seed,
-    by name: it fits every strategy, and any number of devices, workers and servers. Under parameter servers, each
-    writes what it holds by itself where it can reach the directory; else it comes by way of the chief.
+    The same script may run on every worker: the state says who is chief, and only the chief writes. A checkpoint
+    holds the parameters, the optimizer's state, the moving averages, untrained state, the step and the seed, by name:
+    it fits every strategy, and any number of devices, workers and servers. Parameter servers that can reach the
+    directory write their own parts; otherwise, the chief writes everything.
 
-    Writing goes on in a thread: a step waits only until the state has been copied, and until the checkpoint before
-    it is written. What goes wrong there is raised by the next call. A process that ends finishes what it has begun;
+    A thread writes: a step waits only until the state has been copied, and until the checkpoint before it is
+    written. The next call raises errors of the thread. A process that ends finishes the checkpoint that it has begun;
     one that is killed leaves an unfinished checkpoint, which is never read.
 
     Args:
-        directory: Where they are; each training has its own.
-        keep: How many of the newest stay.
-        keep_every: Those at multiples of this step stay for good.
+        directory: The directory of the checkpoints; each training has its own.
+        keep: The number of newest checkpoints to keep.
+        keep_every: Checkpoints at multiples of this step are kept for good.
 
     Attributes:
-        data: What the restored checkpoint was given as `data`.
+        data: The `data` that the restored checkpoint was saved with.
 
     Example:
         >>> checkpoints = Checkpointer("checkpoints")
@@ -59,40 +65,40 @@ class Checkpointer:
         self._files = CheckpointFiles(directory, keep, keep_every)
         self._thread: ThreadPoolExecutor | None = None
         self._pending: Future[None] | None = None
-        self._forget_exit: Callable[[], None] = _nothing
-        self._may_stop = True
+        self._forget_exit: Callable[[], None] = lambda: None
+        self._decides = True
         self._notice: PreemptionNotice | None = None
         self.data: Any = None
         self._is_in_use = False
-        at_next_step(self._see_training)
+        at_next_step(self._warn_of_checkpoints)
 
-    # What there is.
+    # Checkpoints that exist.
 
     def steps(self) -> list[int]:
-        """The steps of all checkpoints, in order; one that is being written is waited for.
+        """Return the steps of all checkpoints, in order, after waiting for one that is being written.
 
         Raises:
             KeepError: The last one could not be written.
         """
         self._is_in_use = True
         self.wait()
-        return self._files.cuts.steps()
+        return self._files.snapshots.steps()
 
     def latest(self) -> int | None:
-        """The step of the newest of them; `None` if there is none."""
+        """Return the step of the newest checkpoint; `None` if there is none."""
         return max(self.steps(), default=None)
 
-    def _see_training(self, state: TrainState) -> None:
-        """Say at the first step, not at the first `save`, that a training does not go on from what is here."""
+    def _warn_of_checkpoints(self, state: TrainState) -> None:
+        """Warn at the first step, not at the first `save`, that a training does not go on from the checkpoints here."""
         if self._is_in_use or not is_chief(state):
             return
-        latest, step = self._files.cuts.latest(), int(state.step)
+        latest, step = self._files.snapshots.latest(), int(state.step)
         if latest is not None and step < latest:
             _log.warning(
                 "%s holds a checkpoint of step %d, and a training that has not restored it goes on from step %d: none can "
                 "be saved there until it is past that. Begin with restore(like=state), to go on from it; or give this "
                 "training a directory of its own; or remove that one",
-                self._files.cuts.root,
+                self._files.snapshots.root,
                 latest,
                 step,
             )
@@ -100,33 +106,33 @@ class Checkpointer:
     # Saving.
 
     def save(self, state: TrainState, data: Any = None) -> None:
-        """Save a state; nothing is done where there is a checkpoint of its step already, or this is not the chief.
+        """Save a state. Do nothing if there is a checkpoint of its step already, or if this is not the chief.
 
         Args:
-            state: The state. It may go into the next step as soon as this returns. Who trains without a strategy makes
+            state: The state. It may go into the next step as soon as this returns. To train without a strategy, make
                 one with `TrainState.of`.
-            data: Where the data stand, if the step does not tell: plain values (numbers, text, lists and
-                dictionaries of them) or bytes. Of several workers, what the chief gives is kept.
+            data: The position in the data, if it does not follow from the step: plain values (numbers, text, lists and
+                dictionaries of them) or bytes. Of several workers, the chief's is saved.
 
         Raises:
-            StrategyError: It is no state.
-            KeepError: The last checkpoint could not be written, or this one cannot: the directory has checkpoints of
-                another training or model in it, for example.
+            StrategyError: This is not a state.
+            KeepError: The last checkpoint could not be written, or this one cannot: for example, because the directory
+                has checkpoints of another training or model.
         """
         self.wait()
         _check_state("save was given", state)
-        self._meet(state)
+        self._note_training(state)
         if state.recipe.home.workers is not None:
-            state = state.recipe.home.workers.ready(state)  # of which each worker may have a part
+            state = state.recipe.home.workers.ready(state)  # each worker may hold a part of it
         if not is_chief(state):
             return
         if state.recipe.home.servers is None:
             step = int(state.step)
             if self._files.is_wanted(step, form_of(state)):
                 tables = state.recipe.tables
-                arrays = host_copies(named(state)) | (tables.copies() if tables else {})
-                saved = Saved(step, state.recipe.seed, arrays, data, form_of_tables(state))
-                self._start(partial(self._files.write, saved))
+                arrays = host_copies(named_arrays(state)) | (tables.copies() if tables else {})
+                checkpoint = Checkpoint(step, state.recipe.seed, arrays, data, form_of_tables(state))
+                self._start(partial(self._files.write, checkpoint))
         else:
             self._save_served(state, data)
 
@@ -143,7 +149,7 @@ class Checkpointer:
                 self._files.make(step)
             return is_wanted
 
-        step, others = served.save(str(self._files.cuts.root), make)
+        step, others = served.save(str(self._files.snapshots.root), make)
         if not is_wanted:
             return
         served.before_closing(self._settle)
@@ -153,27 +159,29 @@ class Checkpointer:
                 for number, (kind, each) in enumerate(zip(state.kinds, state.flat_state, strict=True))
                 if kind != "mean"
             }
-            saved = Saved(step, state.recipe.seed, host_copies(own), data, form_of_tables(state))
-            self._start(partial(self._write_served, saved, others))
+            checkpoint = Checkpoint(step, state.recipe.seed, host_copies(own), data, form_of_tables(state))
+            self._start(partial(self._write_served, checkpoint, others))
             return
         if state.recipe.tables is not None:
             raise KeepError(
-                f"the parameter servers cannot reach {self._files.cuts.root}, and rows of tables do not come by way of the "
-                "chief: give checkpoints a directory that the hosts of all servers share"
+                f"the parameter servers cannot reach {self._files.snapshots.root}, and the chief cannot write the rows of tables for "
+                "them: give checkpoints a directory that the hosts of all servers share"
             )
         fetched = served.fetch(state)
         step = int(fetched.step)
         if self._files.is_wanted(step, form):
-            saved = Saved(step, state.recipe.seed, host_copies(named(fetched)), data)
-            self._start(partial(self._files.write, saved))
+            checkpoint = Checkpoint(step, state.recipe.seed, host_copies(named_arrays(fetched)), data)
+            self._start(partial(self._files.write, checkpoint))
 
-    def _write_served(self, saved: Saved, others: Callable[[], Shards]) -> None:
+    def _write_served(self, checkpoint: Checkpoint, others: Callable[[], Shards]) -> None:
         try:
-            self._files.write(saved, others)
+            self._files.write(checkpoint, others)
         except RemoteError as error:
-            # The servers come back by themselves, at an earlier step: nothing that has to end the training.
+            # The servers come back by themselves, at an earlier step, so training need not end.
             _log.warning(
-                "there is no checkpoint of step %d, a server was lost meanwhile: %s", saved.step, error
+                "there is no checkpoint of step %d, because a server was lost meanwhile: %s",
+                checkpoint.step,
+                error,
             )
 
     def _start(self, write: Callable[[], None]) -> None:
@@ -183,15 +191,15 @@ class Checkpointer:
         self._pending = self._thread.submit(write)
 
     def _settle(self) -> None:
-        """Wait, and leave what went wrong to the next call."""
+        """Wait, and leave an error for the next call to raise."""
         if self._pending is not None:
             self._pending.exception()
 
     def wait(self) -> None:
-        """Wait until all that was saved is written.
+        """Wait until the last saved state is written.
 
         Raises:
-            KeepError: It could not be.
+            KeepError: It could not be written.
         """
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -200,52 +208,52 @@ class Checkpointer:
     # Restoring.
 
     def restore(self, like: TrainState, step: int | None = None) -> TrainState | None:
-        """The newest checkpoint that can be read, laid out as `like` is; `None` if there is none at all.
+        """Return the newest checkpoint that can be read, laid out as `like` is; `None` if there is none at all.
 
-        Of several workers every one has to call this; the chief reads, and the others get it from there. State that
-        is a worker's own (seeds, counters) comes back to the chief, and stays as it is in `like` on the others. On
-        parameter servers, the values are set for all workers. A chief that was started again finds servers that go on
-        training without it: if they are ahead of the checkpoint, what they have stays.
+        All workers have to call this; the chief reads, and sends the state to the others. State that belongs to one
+        worker (seeds, counters) is restored on the chief, and stays as it is in `like` on the others. On parameter
+        servers, the values are set for all workers. The servers of a chief that was started again went on training
+        without it: if they are ahead of the checkpoint, they keep their values.
 
         Args:
-            like: A state of the same model and optimizer, from this strategy. It is not to be used any more.
-            step: Which checkpoint, if not the newest. Training then goes on from there: newer checkpoints are removed
-                when it is saved the next time.
+            like: A state of the same model and optimizer, from this strategy. It must not be used afterwards.
+            step: The checkpoint. By default, the newest. Training then goes on from there: newer checkpoints are
+                removed at the next save.
 
         Raises:
-            StrategyError: `like` is no state.
-            KeepError: Every checkpoint is damaged, or there is none of that step; or they are of another model: the
-                message shows in what it differs.
+            StrategyError: `like` is not a state.
+            KeepError: Every checkpoint is damaged, or there is none of that step, or they are of another model, whose
+                differences the message shows.
 
         Example:
             >>> state = checkpoints.restore(like=state) or state
         """
         self.wait()
         _check_state("restore was given like=", like)
-        self._meet(like)
-        found = restored(like, partial(self._read, form_of(like), step), step is not None)
-        if found is None:
+        self._note_training(like)
+        result = restore_state(like, partial(self._read, form_of(like), step), step is not None)
+        if result is None:
             return None
-        state, self.data = found
+        state, self.data = result
         return state
 
-    def _read(self, form: Any, step: int | None) -> Saved | None:
-        saved = self._files.read(form, step)
-        if saved is not None:
-            self._files.pass_over(
+    def _read(self, form: Any, step: int | None) -> Checkpoint | None:
+        checkpoint = self._files.read(form, step)
+        if checkpoint is not None:
+            self._files.skip_newer(
                 "it cannot be read" if step is None else f"training has gone back to step {step}"
             )
-        return saved
+        return checkpoint
 
-    # For others.
+    # Export.
 
     def export(self, state: TrainState, path: str | PathLike[str], *, ema: bool = False) -> None:
-        """Write the parameters alone to one safetensors file, to serve the model elsewhere. Only the chief does.
+        """Write only the parameters to one safetensors file, to serve the model elsewhere. Only the chief writes.
 
         Args:
             state: The state.
-            path: The file; one that is there already is replaced.
-            ema: The moving averages instead of the parameters.
+            path: The file, which is replaced if it exists.
+            ema: Whether to write the moving averages instead of the parameters.
 
         Raises:
             KeepError: It cannot be written, or the state has no moving averages.
@@ -265,15 +273,15 @@ class Checkpointer:
         values = whole.flat_ema if ema and whole.flat_ema is not None else whole.flat_params
         write_file(path, host_copies(dict(zip(serving_names(whole), values, strict=True))))
 
-    # The end.
+    # Preemption and closing.
 
     def preemption(self) -> AbstractContextManager[Preempted]:
-        """A block in which SIGTERM, by which a machine is taken away, leaves time to save.
+        """Return a block in which SIGTERM, by which a machine is taken away, leaves time to save.
 
-        The block gives a value that is true once the signal has come; the process ends when it leaves the block
-        after that, with exit code 143, when all is written. `stratagem run` gives its tasks `--grace` seconds for it.
-        Of workers in step, it is true on the chief alone, whichever of them the signal came to: the others train on
-        until the chief has saved and gone, and end then too.
+        The block gets a value that is true once the signal has come. The process ends when it then leaves the block
+        and everything is written, with exit code 143. `stratagem run` gives its tasks `--grace` seconds for it. Of
+        workers in step, the value is true on the chief alone, whichever of them got the signal: the others train on
+        until the chief has saved and ended, and then end too.
 
         Example:
             >>> with checkpoints.preemption() as preempted:
@@ -283,18 +291,18 @@ class Checkpointer:
             ...             checkpoints.save(state)
             ...             break
         """
-        return preemption(lambda: self._may_stop, self.close, lambda: self._notice)
+        return preemption(lambda: self._decides, self.close, lambda: self._notice)
 
-    def _meet(self, state: TrainState) -> None:
-        """Take note of who trains a state."""
+    def _note_training(self, state: TrainState) -> None:
+        """Note which processes train a state, for `preemption`."""
         self._is_in_use = True
-        self._may_stop, self._notice = may_stop(state), state.recipe.home.preemption_notice()
+        self._decides, self._notice = may_stop(state), state.recipe.home.preemption_notice()
 
     def close(self) -> None:
-        """Finish what is being written. Also done when the process ends.
+        """Finish writing. Called by itself when the process ends normally.
 
         Raises:
-            KeepError: It could not be written.
+            KeepError: The last checkpoint could not be written.
         """
         self._forget_exit()
         try:
@@ -310,28 +318,23 @@ class Checkpointer:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
-        else:  # what the block has raised is what counts
+        else:  # the block's error is the one to raise
             self._settle()
 
 
 def _check_state(got: str, state: object) -> None:
-    """Refuses what is no state."""
     if not isinstance(state, TrainState):
         raise StrategyError(
-            f"{got} {describe(state)}; give the state that strategy.init and the steps return, or of a training by hand "
-            "sg.TrainState.of(params, optimizer, opt_state, step)"
+            f"{got} {describe(state)}; give the state that strategy.init and the steps return, or in a training without a "
+            "strategy sg.TrainState.of(params, optimizer, opt_state, step)"
         )
 
 
 def is_chief(state: TrainState) -> bool:
-    """Whether this process writes what only one should write of a state."""
+    """Return whether this process is the one that writes checkpoints of a state."""
     return state.recipe.home.is_chief
 
 
 def may_stop(state: TrainState) -> bool:
-    """Whether a process may stop training by itself: nobody who has to save waits for its next step then."""
+    """Return whether this process may stop training by itself, with no process that has to save waiting for it."""
     return is_chief(state) or not state.recipe.home.in_step
-
-
-def _nothing() -> None:
-    """Nothing to forget."""

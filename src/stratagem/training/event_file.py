@@ -1,7 +1,7 @@
 """TensorBoard's event files: records of protocol buffers, each in the file when the call that wrote it returns.
 
-tensorboardX brings the messages. Its own writer hands each event through a queue to a thread, does not wait for
-that thread in `flush`, and overwrites the file of another writer that began in the same second.
+tensorboardX defines the messages. Its own writer is not used: it passes events through a queue to a thread, does not
+wait for that thread in `flush`, and overwrites the file of another writer that began in the same second.
 """
 
 import itertools
@@ -13,20 +13,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stratagem.data.tfrecord_frames import frame_records
 from stratagem.errors import KeepError, MissingExtra
-from stratagem.training.histograms import Histogram
+from stratagem.training.summary_values import Histogram, encode_png
 
 _log = logging.getLogger("stratagem")
 _numbers = itertools.count()
 
 
 class EventFile:
-    """One new event file, which grows by whole events.
+    """A new event file, which grows by whole events.
 
     Args:
-        directory: Where to write it; made if it is not there.
-        resumed_at: TensorBoard forgets what other files of the directory have from this step on.
+        directory: The directory to write it to, which is made if it does not exist.
+        resumed_at: TensorBoard drops the values of other files in the directory from this step on.
 
     Raises:
         MissingExtra: tensorboardX is not installed.
@@ -62,29 +65,29 @@ class EventFile:
         """Write a number."""
         self._put(step, tag=name, simple_value=value)
 
-    def histogram(self, name: str, spread: Histogram, step: int) -> None:
-        """Write how values are spread."""
+    def histogram(self, name: str, histogram: Histogram, step: int) -> None:
+        """Write a histogram."""
         proto = self._summaries.HistogramProto(
-            min=spread.minimum,
-            max=spread.maximum,
-            num=sum(spread.counts),
-            sum=spread.total,
-            sum_squares=spread.squares,
-            bucket_limit=spread.limits,
-            bucket=spread.counts,
+            min=histogram.minimum,
+            max=histogram.maximum,
+            num=sum(histogram.counts),
+            sum=histogram.total,
+            sum_squares=histogram.squares,
+            bucket_limit=histogram.limits,
+            bucket=histogram.counts,
         )
         self._put(step, tag=name, histo=proto)
 
-    def image(self, name: str, encoded: bytes, shape: tuple[int, ...], step: int) -> None:
-        """Write a PNG of this height, width and number of channels."""
-        height, width, channels = shape
-        image = self._summaries.Summary.Image(
-            height=height, width=width, colorspace=channels, encoded_image_string=encoded
+    def image(self, name: str, image: NDArray[np.uint8], step: int) -> None:
+        """Write an 8-bit image of height, width and channels."""
+        height, width, channels = image.shape
+        proto = self._summaries.Summary.Image(
+            height=height, width=width, colorspace=channels, encoded_image_string=encode_png(image)
         )
-        self._put(step, tag=name, image=image)
+        self._put(step, tag=name, image=proto)
 
     def text(self, name: str, text: str, step: int) -> None:
-        """Write a text, which TensorBoard reads as Markdown."""
+        """Write a text, which TensorBoard shows as Markdown."""
         plugin = self._summaries.SummaryMetadata.PluginData(plugin_name="text")
         tensor = self._tensors.TensorProto(
             dtype=self._types.DT_STRING,
@@ -95,7 +98,7 @@ class EventFile:
         self._put(step, tag=name, metadata=metadata, tensor=tensor)
 
     def flush(self) -> None:
-        """Wait until the disk has it."""
+        """Wait until everything is on disk."""
         with self._lock:
             if not self._file.closed and not self._is_broken:
                 os.fsync(self._file.fileno())
@@ -118,6 +121,6 @@ class EventFile:
             try:
                 while record and not self._is_broken:
                     record = record[self._file.write(record) :]
-            except OSError as error:  # a full disk shall not end the training
+            except OSError as error:  # a full disk must not end the training
                 self._is_broken = True
                 _log.warning("the summaries in %s end here: %s", self._path, error.strerror)

@@ -1,6 +1,6 @@
-"""What a training loop is told when its process is asked to end (SIGTERM): there is time to save, and no more.
+"""Preemption: a training loop whose process is asked to end (SIGTERM) has time to save before it ends.
 
-Of those who train in step, only the chief saves, and all end with it: who is asked lets it know.
+Of the workers in step, only the chief saves, and all end with it: a worker that is asked to end tells the chief.
 """
 
 import signal
@@ -14,58 +14,54 @@ from stratagem.errors import StrategyError, WorkerLost
 from stratagem.waist.home import PreemptionNotice
 
 EXIT_CODE = 128 + signal.SIGTERM
-"""What the shell shows for a process that was ended by SIGTERM: whoever started it knows that it was not done."""
-_PAUSE = 0.1
-"""Seconds from one look at what was asked to the next: a signal's handler may not call anybody."""
+"""The exit code of a process that SIGTERM ended: it tells whoever started the process that it had not finished."""
+_POLL_SECONDS = 0.1
+"""Seconds between two checks for the signal: its handler must not make calls to other processes."""
 
 
 class Preempted:
     """True once this process has been asked to end and may stop training.
 
-    Where several train in step, only the chief stops by itself, so that it is not left alone before it has saved: the
-    others let it know, and go on until it has gone.
-
-    Args:
-        decides: Whether this process may stop by itself.
-        notice: How to let the others know, if there are any that have to.
+    Of several workers in step, only the chief stops by itself, so that nobody leaves it before it has saved: the others
+    tell the chief, and go on until it has ended.
     """
 
     def __init__(self, decides: Callable[[], bool], notice: Callable[[], PreemptionNotice | None]) -> None:
         self._decides = decides
         self._notice = notice
         self._has_signal = False
-        self._has_told = False
+        self._has_notified = False
         self._is_alone = False
-        self._is_over = False  # for the handler, which must not take the lock that is in an event
-        self._over = threading.Event()
-        self._watch = threading.Thread(target=self._look_around, name="stratagem-preemption", daemon=True)
+        self._is_over = False  # for the signal handler, which must not take the lock of an event
+        self._end_event = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="stratagem-preemption", daemon=True)
 
     def __bool__(self) -> bool:
         return self.was_asked and self._decides()
 
     @property
     def was_asked(self) -> bool:
-        """Whether this process was asked to end: by a signal, or by one that trains in step with it and was."""
+        """True if a signal, or a worker in step that got one, has asked this process to end."""
         notice = self._notice()
         return self._has_signal or (notice is not None and notice.has_come)
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """The signal has come, or `_look_around` interrupts what this process waits for."""
+        """Handle the signal. It may also come from `_poll`, to interrupt a wait of the main thread."""
         self._has_signal = True
         if self._is_alone and not self._is_over:
             self._is_over = True
-            raise WorkerLost("the chief has left, as it was asked to; so does this worker")
+            raise WorkerLost("the chief has ended, as it was asked to; so this worker ends too")
 
     def tell(self) -> None:
-        """Let the others know, once, if the signal has come to this process."""
+        """Tell the others, once, if the signal has come to this process."""
         notice = self._notice()
-        if self._has_signal and not self._has_told and notice is not None:
-            self._has_told = True
+        if self._has_signal and not self._has_notified and notice is not None:
+            self._has_notified = True
             notice.send()
 
-    def _look_around(self) -> None:
-        """Do what takes calls to others, beside a main thread that trains, or waits for somebody."""
-        while not self._over.wait(_PAUSE):
+    def _poll(self) -> None:
+        """Make the calls to other processes, while the main thread trains or waits."""
+        while not self._end_event.wait(_POLL_SECONDS):
             self.tell()
             notice = self._notice()
             if self._has_signal and notice is not None and not self._decides() and notice.has_chief_left():
@@ -74,14 +70,14 @@ class Preempted:
                 return
 
     def begin(self) -> None:
-        """Begin to look around."""
-        self._watch.start()
+        """Start polling."""
+        self._thread.start()
 
     def end(self) -> None:
-        """End that."""
+        """Stop polling."""
         self._is_over = True
-        self._over.set()
-        self._watch.join()
+        self._end_event.set()
+        self._thread.join()
 
 
 @contextmanager
@@ -90,21 +86,21 @@ def preemption(
     finish: Callable[[], object],
     notice: Callable[[], PreemptionNotice | None] = lambda: None,
 ) -> Iterator[Preempted]:
-    """A block in which SIGTERM is noted rather than obeyed; if it has come, the process ends with the block.
+    """Return a block in which SIGTERM is noted rather than obeyed; if it has come, the process ends with the block.
 
-    A process that may not stop by itself ends with it when it has lost those whom it trains with.
+    A process that may not stop by itself ends with the block when it has lost the workers that it trains with.
 
     Args:
-        decides: Whether this process may stop by itself.
-        finish: Called before the process ends: finishes what is being written.
-        notice: How to let those know who train in step with this process; `None`: there are none.
+        decides: Returns whether this process may stop by itself.
+        finish: Called before the process ends, to finish writing.
+        notice: Returns the way to tell the workers in step with this process; `None` if there are none.
 
     Raises:
-        StrategyError: This is not the main thread, where alone signals are heard.
+        StrategyError: This is not the main thread, which alone can handle signals.
         SystemExit: The signal has come.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise StrategyError("signals are heard in the main thread only: use preemption there")
+        raise StrategyError("only the main thread can handle signals: use preemption there")
     preempted = Preempted(decides, notice)
     before = signal.signal(signal.SIGTERM, preempted.ask)
     preempted.begin()
@@ -118,11 +114,11 @@ def preemption(
                 raise
         finally:
             preempted.end()
-        # Who goes by the chief, and came to the end of the training with it, is done; what comes next may need both.
+        # A worker that waits for the chief, and finished training with it, is done: what follows may need both.
         if is_lost or preempted:
             preempted.tell()
             finish()
             sys.exit(EXIT_CODE)
     finally:
-        # Not before: Slurm sends a second signal to all that are left when the first has gone.
+        # Not earlier: Slurm sends a second signal to the remaining processes when the first has ended.
         signal.signal(signal.SIGTERM, before)

@@ -1,24 +1,30 @@
-"""`progress`: batches as they are trained on, and a bar in a terminal, or lines elsewhere, on how that goes."""
+"""`progress`: batches to train on, with a display of how training goes: a bar in a terminal, lines elsewhere."""
 
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, TypeAlias
 
 from stratagem.engines.rows import count_rows
 from stratagem.errors import DataError, StratagemError
-from stratagem.training.bar import Bar
-from stratagem.training.lines import PlainLines
-from stratagem.training.one_voice import HasChief, speaks, trains_with_others
-from stratagem.training.pace import Pace
-from stratagem.training.standing import Status, are_ready, numbers, worker_lines
+from stratagem.training.cluster_status import Status, worker_lines
+from stratagem.training.progress_display import (
+    Bar,
+    Pace,
+    PlainLines,
+    ProgressDisplay,
+    are_ready,
+    scalar_metrics,
+)
+from stratagem.training.reporter import HasChief, has_other_workers, is_reporter
 
-Display = Literal["auto", "bar", "lines", "off"]
-_ASK_SECONDS = 2.0
+Display: TypeAlias = Literal["auto", "bar", "lines", "off"]
+_STATUS_SECONDS = 2.0
+"""Seconds between two requests for the servers' status."""
 
 
 class Progress:
-    """Batches, and how their training goes; `progress` makes it.
+    """Batches, with a display of how training on them goes; `progress` returns it.
 
     Each pass over the batches counts anew. The display ends with the loop, however that ends.
 
@@ -31,8 +37,8 @@ class Progress:
         batches: Iterable[Any],
         total: int | None,
         examples: int | None,
-        display: PlainLines | Bar | None,
-        ask: Callable[[], Status] | None = None,
+        display: ProgressDisplay | None,
+        get_status: Callable[[], Status] | None = None,
         resumed_at: int = 0,
     ) -> None:
         self._batches = batches
@@ -40,12 +46,12 @@ class Progress:
         self._resumed_at = resumed_at
         self._examples = examples
         self._display = display
-        self._ask = ask
-        self._asked_at = 0.0
+        self._get_status = get_status
+        self._status_at = 0.0
         self._status: Status | None = None
         self._rows = 0
         self._is_counted = True
-        self._told: Mapping[str, Any] = {}
+        self._metrics: Mapping[str, Any] = {}
         self._workers: list[str] = []
         self._shown: dict[str, float] = {}
         self.pace = Pace(time.perf_counter(), total, resumed_at)
@@ -57,39 +63,39 @@ class Progress:
 
     def __iter__(self) -> Iterator[Any]:
         self.pace = Pace(time.perf_counter(), self._total, self._resumed_at)
-        self._told, self._workers, self._shown = {}, [], {}
+        self._metrics, self._workers, self._shown = {}, [], {}
         if self._display is not None:
             self._display.begin(self.pace)
-        is_whole = False
+        is_complete = False
         try:
             for batch in self._batches:
                 self._rows = _rows(batch) if self._examples is None else self._examples
                 self._is_counted = False
                 yield batch
                 self._count()
-            is_whole = True
+            is_complete = True
         finally:
             self._is_counted = True
             self.pace.is_over = True
             if self._display is not None:
-                if is_whole or are_ready(self._told):  # after an error a device may never be
-                    self._read()
+                if is_complete or are_ready(self._metrics):  # after an error a device may never be
+                    self._read_metrics()
                 self._display.end(self._shown, self._workers)
 
     def tell(self, metrics: Mapping[str, Any], *, status: Mapping[str, Any] | None = None) -> None:
-        """Tell how this step went; what is shown of it is read when it is shown.
+        """Record the metrics of this step. They are read only when they are shown.
 
         Args:
-            metrics: What the step returned.
-            status: What `session.status()` returned: then there is a line per worker too. A progress that was given its
-                strategy asks by itself.
+            metrics: The metrics that the step returned.
+            status: The status that `session.status()` returned, to show a line for each worker. A progress that was
+                given its strategy asks for the status by itself.
         """
-        self._told = metrics
+        self._metrics = metrics
         if status is not None:
-            self._tell_of_workers(status)
+            self._set_status(status)
         self._count()
 
-    def _tell_of_workers(self, status: Status) -> None:
+    def _set_status(self, status: Status) -> None:
         self._workers = worker_lines(status, self._status)
         self._status = status
 
@@ -102,20 +108,20 @@ class Progress:
             return
         is_due = self._display.is_due()
         if is_due or self.pace.steps == self._resumed_at + 1:  # speeds are since the first step
-            self._ask_servers()
+            self._request_status()
         if is_due:
-            if not self._display.is_hasty or are_ready(self._told):
-                self._read()
+            if not self._display.may_lag or are_ready(self._metrics):
+                self._read_metrics()
             self._display.show(self._shown, self._workers)
 
-    def _ask_servers(self) -> None:
-        if self._ask is not None and time.perf_counter() - self._asked_at >= _ASK_SECONDS:
-            self._tell_of_workers(self._ask())
-            self._asked_at = time.perf_counter()
+    def _request_status(self) -> None:
+        if self._get_status is not None and time.perf_counter() - self._status_at >= _STATUS_SECONDS:
+            self._set_status(self._get_status())
+            self._status_at = time.perf_counter()
 
-    def _read(self) -> None:
-        """Take the numbers out of the metrics; waits for the device."""
-        self._shown = numbers(self._told)
+    def _read_metrics(self) -> None:
+        """Read the numbers of the metrics. Wait for the device."""
+        self._shown = scalar_metrics(self._metrics)
 
 
 def progress(
@@ -129,21 +135,21 @@ def progress(
     display: Display = "auto",
     file: TextIO | None = None,
 ) -> Progress:
-    """Batches to loop over, and a display of how it goes: step, metrics, speed, time left.
+    """Return the batches, to loop over with a display of how training goes: step, metrics, speed, time left.
 
-    In a terminal that is a bar, elsewhere (in a file, under `stratagem run`) a line every so many steps. The same
-    script may run on every worker: only the chief shows anything.
+    The display is a bar in a terminal, and elsewhere (in a file, under `stratagem run`) a line at regular steps. The
+    same script may run on every worker: only the chief shows anything.
 
     Args:
-        batches: What to loop over, such as `strategy.distribute(...)` returns.
-        total: The step that the training ends at, if the number of batches does not tell: then the time left is shown.
-        resumed_at: The step that a training goes on from, `int(state.step)` after a restore: steps are counted from there.
-        every: A line every so many steps. A bar keeps its own pace.
-        examples: How many examples each step trains in all; else the rows that come to this worker are counted.
-        strategy: Tells who is chief; without it flags and the environment do. With parameter servers there is a line
-            for each worker then, with its speed.
-        display: `auto`, or `bar`, `lines` or `off`.
-        file: Where to write; standard output by default.
+        batches: The batches to loop over, such as `strategy.distribute(...)` returns.
+        total: The step at which training ends, to show the time left. By default, it follows from `len(batches)`.
+        resumed_at: The step that training goes on from, `int(state.step)` after a restore. Steps count from there.
+        every: Steps between lines. A bar ignores it.
+        examples: The number of examples that each step trains in all. By default, this worker's rows are counted.
+        strategy: Says who is chief. By default, flags and the environment do. With the strategy of parameter servers, a
+            line for each worker shows its speed.
+        display: `auto`, `bar`, `lines` or `off`.
+        file: Where to write. By default, standard output.
 
     Example:
         >>> steps = progress(range(4), every=2)
@@ -165,18 +171,17 @@ def progress(
             raise DataError(f"{name} is {value!r}; give a whole number of at least {least}")
     if total is None and isinstance(batches, Sized):
         total = resumed_at + len(batches)
-    if display == "off" or not speaks(strategy):
+    if display == "off" or not is_reporter(strategy):
         return Progress(batches, total, examples, None, resumed_at=resumed_at)
-    ask = getattr(strategy, "status", None)
     target = sys.stdout if file is None else file
-    unit = "examples/s here" if examples is None and trains_with_others() else "examples/s"
-    draws = display == "bar" or (display == "auto" and Bar.suits(target))
-    shown = Bar(target, unit) if draws else PlainLines(target, every, unit)
-    return Progress(batches, total, examples, shown, ask, resumed_at)
+    unit = "examples/s here" if examples is None and has_other_workers() else "examples/s"
+    wants_bar = display == "bar" or (display == "auto" and Bar.suits(target))
+    shown = Bar(target, unit) if wants_bar else PlainLines(target, every, unit)
+    return Progress(batches, total, examples, shown, getattr(strategy, "status", None), resumed_at)
 
 
 def _rows(batch: Any) -> int:
     try:
         return count_rows(batch)
     except (StratagemError, ValueError, TypeError, IndexError):
-        return 0  # what has no rows is counted in steps alone
+        return 0  # batches without rows are counted in steps alone

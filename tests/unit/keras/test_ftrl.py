@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import optax
 
-from stratagem.classic.estimator.optimizers import ftrl
+from stratagem.classic.estimator.canned import ftrl
 
 
 def test_ftrl_is_that_of_keras() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ["histograms", "pace", "pictures", "png", "progress", "standing", "tables"]
+MODULES = ["cluster_status", "progress", "progress_display", "summary_values"]
 
 
 @pytest.mark.parametrize("module", MODULES)

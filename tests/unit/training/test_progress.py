@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem.training.pace import WINDOW_SECONDS, Pace
-from stratagem.training.standing import are_ready, details, numbers, worker_lines
+from stratagem.training.cluster_status import worker_lines
+from stratagem.training.progress_display import (
+    WINDOW_SECONDS,
+    Pace,
+    are_ready,
+    details_text,
+    scalar_metrics,
+)
 
 CHIEF = SimpleNamespace(is_chief=True)
 
@@ -188,11 +194,11 @@ def test_two_steps_at_one_moment_have_no_speed() -> None:
     pace.count(1.0)
     pace.count(1.0)
     assert pace.steps_per_second is None
-    assert details(pace, {}) == ""
+    assert details_text(pace, {}) == ""
 
 
 def test_metrics_that_are_no_single_numbers_are_not_shown() -> None:
-    told = numbers(
+    told = scalar_metrics(
         {"names": "abc", "spread": np.zeros(2), "loss": jnp.bfloat16(0.5), "global_step": 3, "none": None}
     )
     assert told == {"loss": 0.5, "global_step": 3.0}

@@ -17,11 +17,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import stratagem as sg
+from stratagem.training.cluster_status import status_figures
 from stratagem.training.event_file import EventFile
-from stratagem.training.histograms import histogram_of, histogram_of_counts
-from stratagem.training.pictures import pictures
-from stratagem.training.png import png
-from stratagem.training.server_figures import server_figures
+from stratagem.training.summary_values import as_images, encode_png, histogram_of, histogram_of_counts
 
 CHIEF = SimpleNamespace(is_chief=True)
 OTHER = SimpleNamespace(is_chief=False)
@@ -164,16 +162,16 @@ def test_images_of_every_shape(tmp_path: Path) -> None:
 
 
 def test_floats_are_rounded_and_held_between_black_and_white() -> None:
-    (image,) = pictures([[0.5, 2.0, -1.0, np.nan]])
+    (image,) = as_images([[0.5, 2.0, -1.0, np.nan]])
     assert image.ravel().tolist() == [128, 255, 0, 0]
-    (image,) = pictures(np.array([[300, -1, 7]]))
+    (image,) = as_images(np.array([[300, -1, 7]]))
     assert image.ravel().tolist() == [255, 0, 7]
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_png_has_every_pixel(channels: int) -> None:
     image = np.random.default_rng(0).integers(256, size=(3, 2, channels), dtype=np.uint8)
-    width, height, rows = decoded(png(image))
+    width, height, rows = decoded(encode_png(image))
     assert (width, height) == (2, 3)
     assert np.frombuffer(rows, np.uint8).reshape(3, -1)[:, 1:].tobytes() == image.tobytes()
 
@@ -181,7 +179,7 @@ def test_png_has_every_pixel(channels: int) -> None:
 @pytest.mark.parametrize("shape", [(3,), (2, 2, 2, 2), (1, 2, 2, 2, 3), (0, 4)])
 def test_what_is_no_image_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(sg.DataError, match=r"height, width"):
-        pictures(np.zeros(shape))
+        as_images(np.zeros(shape))
 
 
 def test_texts(tmp_path: Path) -> None:
@@ -267,7 +265,7 @@ def test_status_of_servers_becomes_figures(tmp_path: Path) -> None:
 
 
 def test_a_server_that_was_started_again_has_no_rates() -> None:
-    figures = server_figures(status(5, 1.0, {"0": 5}, "new"), status(90, 9.0, {"0": 90}))
+    figures = status_figures(status(5, 1.0, {"0": 5}, "new"), status(90, 9.0, {"0": 90}))
     assert figures.scalars["servers/model-0/global_step"] == 5
     assert "servers/model-0/updates_per_second" not in figures.scalars
     assert sum(figures.histograms["servers/model-0/staleness_histogram"].counts) == 5

@@ -1,4 +1,4 @@
-"""`ClusterCoordinator`: schedules functions on whichever worker is free; a thread per worker carries that out."""
+"""`ClusterCoordinator`: schedules functions on whichever worker is free, with one thread per worker."""
 
 import contextlib
 import itertools
@@ -7,15 +7,19 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import jax
 
-from stratagem.classic.coordinator.arguments import kept_arguments
-from stratagem.classic.coordinator.dispatch import Cancel, Dispatch, Fail, Order, Run
-from stratagem.classic.coordinator.per_worker_dataset import PerWorkerDataset
-from stratagem.classic.coordinator.remote_value import RemoteValue
+from stratagem.classic.coordinator.closures import Closure, RemoteValue, copy_arguments
+from stratagem.classic.coordinator.datasets import PerWorkerDataset
+from stratagem.classic.coordinator.dispatch import (
+    CancelClosure,
+    Dispatch,
+    FailClosure,
+    Instruction,
+    RunClosure,
+)
 from stratagem.cluster import how_to_start, resolve_cluster
 from stratagem.errors import (
     ClosureCancelled,
@@ -40,28 +44,18 @@ _PAUSE_SECONDS = 0.2
 _FAREWELL_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class _Closure:
-    """A function with its arguments, and where its result goes."""
-
-    function: RemoteFunction
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    value: RemoteValue = field(default_factory=RemoteValue)
-
-
 class ClusterCoordinator:
-    """Has the workers of a cluster run functions, from one client.
+    """Runs functions on the workers of a cluster, from one client.
 
-    A function is scheduled, not called: it runs at least once, on any worker. If that worker is lost meanwhile, the
-    function is the next to run on another. The first error of any of them comes out of the next `schedule`, `join` or
-    `done`, and cancels what is queued. Functions travel as programs; the workers run no code of the user's, but for
-    datasets of modules that they were started with.
+    A scheduled function runs at least once, on any worker. If that worker is lost meanwhile, the function is the next
+    to run on another. The next `schedule`, `join` or `done` raises the first error of any function, which also cancels
+    the queue. Functions travel as programs: workers run no user code, except to make datasets, from modules that they
+    were started with.
 
     Args:
         strategy: A `ParameterServerStrategy` with `replication="in-graph"`, or a `Session`. By default the cluster of
             TF_CONFIG or flags.
-        queue_size: How many functions may be queued before `schedule` waits; 16 for each worker by default.
+        queue_size: How many functions may be queued before `schedule` waits. By default, 16 for each worker.
         timeout: Seconds that a function may run on a worker.
 
     Example:
@@ -86,21 +80,21 @@ class ClusterCoordinator:
         cluster = self._session.cluster
         if "worker" not in cluster.jobs:
             raise ClusterError(
-                f"the cluster has no worker to run anything on, only {', '.join(cluster.jobs)}: add some"
+                f"the cluster has no worker to run functions on, only {', '.join(cluster.jobs)}: add some"
             )
         self._workers = [task_name("worker", index) for index in cluster.task_indices("worker")]
         self._timeout = timeout
         self._functions: OrderedDict[Any, RemoteFunction] = OrderedDict()
         self._datasets: list[PerWorkerDataset] = []
         self._numbers = itertools.count()
-        self._closures: dict[int, _Closure] = {}
-        self._orders: dict[str, int] = {}
+        self._closures: dict[int, Closure] = {}
+        self._assignments: dict[str, int] = {}
         self._dispatch = Dispatch(queue_size or _QUEUED_PER_WORKER * len(self._workers))
         self._changed = threading.Condition()
         self._is_closed = False
         self._threads = [
             threading.Thread(
-                target=self._attend, args=(worker,), name=f"stratagem-coordinator-{worker}", daemon=True
+                target=self._serve_worker, args=(worker,), name=f"stratagem-coordinator-{worker}", daemon=True
             )
             for worker in self._workers
         ]
@@ -118,54 +112,55 @@ class ClusterCoordinator:
         assign_to: RemoteVariable | Sequence[RemoteVariable] = (),
         add_to: RemoteVariable | Sequence[RemoteVariable] = (),
     ) -> RemoteValue:
-        """Have a worker run a function, as soon as one is free. Waits while the queue is full.
+        """Have a worker run a function, as soon as one is free. Wait while the queue is full.
 
         Args:
-            fn: The function; it is traced by JAX, once for each shape of its arguments. Schedule the same one again,
+            fn: The function. JAX traces it once for each shape of its arguments: schedule the same function again
                 rather than a new one each time, which would be traced each time.
             args: Its arguments: arrays, RemoteVariables (the worker fetches them from where they are), iterators
-                over datasets of the workers (the worker's next batch), or trees of those.
+                over per-worker datasets (the worker's next batch), or trees of those.
             kwargs: Its arguments by name.
-            assign_to: Variables that its first results are assigned to, by the worker.
-            add_to: Variables that its results after those are added to, where the variables are. Workers that run at
+            assign_to: Variables to which the worker assigns the function's first results.
+            add_to: Variables to which the results after those are added, where the variables are. Workers that run at
                 the same time overwrite each other's assignments, but no addition is lost.
 
         Returns:
-            What it returns beside that, once it has run.
+            The remaining results, once the function has run.
 
         Raises:
-            StratagemError: The first error of what was scheduled before; or anything else that raised.
-            StrategyError: The arguments cannot be given to a worker.
+            StratagemError: The first error of functions scheduled before; it may also be any other exception that a
+                function raised.
+            StrategyError: The arguments cannot be sent to a worker.
         """
         with self._changed:
             function = self._function(fn, assign_to, add_to)
-        closure = _Closure(function, *kept_arguments(args, kwargs))
+        closure = Closure(function, *copy_arguments(args, kwargs))
         with self._changed:
             self._wait(lambda: not self._dispatch.is_full or self._dispatch.has_failed, "schedule")
             self._raise_error()
             number = next(self._numbers)
             self._closures[number] = closure
-            self._carry_out(self._dispatch.scheduled(number))
+            self._carry_out(self._dispatch.schedule(number))
         return closure.value
 
     def join(self) -> None:
-        """Wait until all that was scheduled has run.
+        """Wait until all scheduled functions have run.
 
         Raises:
-            StratagemError: The first error of what was scheduled; or anything else that raised.
+            StratagemError: The first error of a function; it may also be any other exception that one raised.
         """
         with self._changed:
             self._wait(lambda: self._dispatch.is_done, "join")
             self._raise_error()
 
     def done(self) -> bool:
-        """Whether all that was scheduled has run; raises as `join` does."""
+        """Return whether all scheduled functions have run. Raise the same errors as `join`."""
         with self._changed:
             self._raise_error()
             return self._dispatch.is_done
 
     def fetch(self, value: Any) -> Any:
-        """Wait for the values of closures: one, or any tree of them."""
+        """Wait for a `RemoteValue`, or for all those in a tree, and return the results in their places."""
         return jax.tree.map(
             lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf,
             value,
@@ -175,14 +170,14 @@ class ClusterCoordinator:
     # Data.
 
     def create_per_worker_dataset(self, function: str) -> PerWorkerDataset:
-        """A dataset that each worker makes for itself, by a function of a module that it was started with.
+        """Create a dataset that each worker makes for itself, by a function of a module that it was started with.
 
         A worker that was lost and has come back makes it anew.
 
         Args:
-            function: `module:function`. It is called without arguments or, if it takes one, with an `InputContext`, and
-                returns an iterable of batches: dictionaries, tuples, lists and arrays. Workers are started with
-                `--allow-import module`.
+            function: `module:function`. The function is called without arguments or, if it takes one, with an
+                `InputContext`, and returns an iterable of batches: dictionaries, tuples, lists and arrays. Start the
+                workers with `--allow-import module`.
         """
         places = {worker: number for number, worker in enumerate(self._workers)}
         dataset = PerWorkerDataset(function, places)
@@ -192,21 +187,21 @@ class ClusterCoordinator:
     # Life.
 
     def close(self) -> None:
-        """Cancel what is queued and let go of the workers. May be called twice."""
+        """Cancel the queue and release the workers. May be called twice."""
         with self._changed:
             if self._is_closed:
                 return
             self._is_closed = True
-            self._carry_out(self._dispatch.closed())
-            present = self._dispatch.workers
+            self._carry_out(self._dispatch.close())
+            workers = self._dispatch.workers
         for dataset in self._datasets:
-            for worker in present:
-                with contextlib.suppress(StratagemError):  # it is gone, and its datasets with it
+            for worker in workers:
+                with contextlib.suppress(StratagemError):  # the worker is gone, and its datasets with it
                     dataset.close(self._session.peers[worker], _FAREWELL_SECONDS)
         if self._owns_session:
             self._session.close()
         until = time.monotonic() + _FAREWELL_SECONDS
-        for thread in self._threads:  # one that is in the middle of a call ends when that does
+        for thread in self._threads:  # a thread in the middle of a call ends when the call does
             thread.join(max(0.0, until - time.monotonic()))
 
     def __enter__(self) -> Self:
@@ -219,10 +214,10 @@ class ClusterCoordinator:
         finally:
             self.close()
 
-    # What the caller's thread does. All of it, but for waiting, under `_changed`.
+    # What the caller's thread does: all of it, except waiting, under `_changed`.
 
     def _function(self, fn: Callable[..., Any], assign_to: Any, add_to: Any) -> RemoteFunction:
-        """The function as programs, kept for when it is scheduled again."""
+        """Return the function as programs, which are cached for when it is scheduled again."""
         key = (fn, _key(assign_to), _key(add_to))
         if key not in self._functions:
             self._functions[key] = self._session.function(fn, self._workers[0], assign_to, add_to)
@@ -231,17 +226,17 @@ class ClusterCoordinator:
         self._functions.move_to_end(key)
         return self._functions[key]
 
-    def _wait(self, is_so: Callable[[], bool], who: str) -> None:
-        while not self._changed.wait_for(lambda: is_so() or self._is_closed, LOG_EVERY):
+    def _wait(self, is_met: Callable[[], bool], caller: str) -> None:
+        while not self._changed.wait_for(lambda: is_met() or self._is_closed, LOG_EVERY):
             missing = ", ".join(sorted(set(self._workers) - self._dispatch.workers))
             _log.warning(
                 "%s waits: %d closures are queued, %d run on %d of %d workers%s",
-                who,
-                self._dispatch.queued,
+                caller,
+                self._dispatch.queue_length,
                 len(self._dispatch.running),
                 len(self._dispatch.workers),
                 len(self._workers),
-                f"; not there: {missing}" if missing else "",
+                f"; missing: {missing}" if missing else "",
             )
         if self._is_closed:
             raise ClosureCancelled("the coordinator is closed: make a new one to schedule more")
@@ -251,76 +246,78 @@ class ClusterCoordinator:
         if error is not None:
             raise error
 
-    def _carry_out(self, orders: list[Order]) -> None:
-        for order in orders:
-            match order:
-                case Run(worker, number):
-                    self._orders[worker] = number
-                case Fail(number, error):
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case RunClosure(worker, number):
+                    self._assignments[worker] = number
+                case FailClosure(number, error):
                     self._closures.pop(number).value.fail(error)
-                case Cancel(number):
+                case CancelClosure(number):
                     self._closures.pop(number).value.fail(
                         ClosureCancelled(
                             "the closure was cancelled: another one failed before it could run, or the coordinator was "
-                            "closed. join() tells of the failure; schedule it again if it is still wanted"
+                            "closed. join() raises that failure; schedule the closure again if it is still wanted"
                         )
                     )
         self._changed.notify_all()
 
     # What the thread of a worker does.
 
-    def _attend(self, worker: str) -> None:
-        while self._has_come(worker):
+    def _serve_worker(self, worker: str) -> None:
+        while self._wait_for_worker(worker):
             with self._changed:
-                self._carry_out(self._dispatch.arrived(worker))
-            while (number := self._next_order(worker)) is not None:
+                self._carry_out(self._dispatch.add_worker(worker))
+            while (number := self._next_closure(worker)) is not None:
                 with DAEMON_WORK:
-                    is_there = self._run(worker, number)
-                if not is_there:
-                    break  # the worker is lost: wait until it comes back
+                    is_alive = self._run(worker, number)
+                if not is_alive:
+                    break  # wait until the worker comes back
 
-    def _has_come(self, worker: str) -> bool:
-        """Wait for a worker; whether it has come, rather than that all is over."""
+    def _wait_for_worker(self, worker: str) -> bool:
+        """Wait for a worker; return False if the coordinator was closed or the worker cannot be used."""
         while not self._is_closed:
             try:
                 self._session.peers[worker].call("ping", timeout=_PING_SECONDS)
             except (TaskUnreachable, TaskLost, DeadlineExceeded) as error:
                 if not self._is_closed:
                     _log.warning("waiting for %s: %s", worker, error)
-                with self._changed:  # should the session be closed, it says so at once, again and again
+                with self._changed:  # a closed session fails at once, again and again
                     self._changed.wait_for(lambda: self._is_closed, _PAUSE_SECONDS)
-            except StratagemError as error:  # another secret, another version: it will not do
+            except StratagemError as error:  # another secret or another version, for example
                 _log.error("%s cannot be used: %s", worker, error)
                 return False
             else:
                 return True
         return False
 
-    def _next_order(self, worker: str) -> int | None:
-        """The closure that this worker is to run, when there is one; `None` if all is over."""
+    def _next_closure(self, worker: str) -> int | None:
+        """Wait for a closure for this worker; return `None` if the coordinator was closed."""
         with self._changed:
-            self._changed.wait_for(lambda: worker in self._orders or self._is_closed)
-            return None if self._is_closed else self._orders.pop(worker)
+            self._changed.wait_for(lambda: worker in self._assignments or self._is_closed)
+            return None if self._is_closed else self._assignments.pop(worker)
 
     def _run(self, worker: str, number: int) -> bool:
-        """Run a closure on a worker; whether the worker is still there."""
+        """Run a closure on a worker; return whether the worker is still there."""
         closure = self._closures[number]
         try:
             function = closure.function.at(worker, self._timeout, wait=False)
             value = function(*closure.args, **closure.kwargs)
         except Exception as error:  # noqa: BLE001  a user's function may raise anything while it is traced
-            is_gone = is_lost(self._session.peers[worker], error)
+            has_died = is_lost(self._session.peers[worker], error)
             with self._changed:
-                if is_gone:
-                    _log.warning("%s is lost; what it ran is put back into the queue: %s", worker, error)
-                    self._carry_out(self._dispatch.lost(worker))
+                if has_died:
+                    _log.warning(
+                        "%s is lost; the closure that it ran is put back into the queue: %s", worker, error
+                    )
+                    self._carry_out(self._dispatch.remove_worker(worker))
                 else:
                     self._closures.pop(number).value.fail(error)
-                    self._carry_out(self._dispatch.failed(worker, error))
-            return not is_gone
+                    self._carry_out(self._dispatch.fail(worker, error))
+            return not has_died
         with self._changed:
             self._closures.pop(number).value.settle(value)
-            self._carry_out(self._dispatch.finished(worker))
+            self._carry_out(self._dispatch.finish(worker))
         return True
 
 
@@ -329,7 +326,7 @@ def _key(variables: RemoteVariable | Sequence[RemoteVariable]) -> Any:
 
 
 def _session(strategy: ParameterServerStrategy | Session | None) -> tuple[Session, bool]:
-    """The session to work with, and whether it is the coordinator's own."""
+    """Return the session to work with, and whether the coordinator owns it."""
     if isinstance(strategy, Session):
         return strategy, False
     if isinstance(strategy, ParameterServerStrategy):
@@ -342,7 +339,7 @@ def _session(strategy: ParameterServerStrategy | Session | None) -> tuple[Sessio
     config = resolve_cluster()
     if config is None:
         raise ClusterError(
-            f"neither flags nor TF_CONFIG tell of a cluster: start it with {how_to_start(None, single_client=True)}, or give "
+            f"neither flags nor TF_CONFIG describe a cluster: start it with {how_to_start(None, single_client=True)}, or give "
             "the coordinator a Session"
         )
     job = "ps" if "ps" in config.cluster.jobs else "worker"

@@ -1,4 +1,4 @@
-"""`Estimator`: a model function and its directory; trains, evaluates and predicts, under any strategy."""
+"""`Estimator`: a model function and its directory. It trains, evaluates and predicts under any strategy."""
 
 import logging
 import tempfile
@@ -7,54 +7,65 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from stratagem.classic.estimator import measuring
-from stratagem.classic.estimator.checks import count_or_none
-from stratagem.classic.estimator.config import Distribute, RunConfig, made
-from stratagem.classic.estimator.hooks import Hook, checked_hooks
-from stratagem.classic.estimator.inputs import Form, Input
-from stratagem.classic.estimator.loop import Limits, OnSaved, Training
-from stratagem.classic.estimator.model import Model, build, check_model_fn
-from stratagem.classic.estimator.reports import write_evaluation
-from stratagem.classic.estimator.spec import ModeKeys
-from stratagem.classic.estimator.variables import (
-    check_there,
+from stratagem.classic.estimator.checkpoint_reader import (
+    check_trained,
     checkpoint_directory,
     load_params,
     open_checkpoint,
+    read_all_params,
     read_variable,
     variable_names,
 )
+from stratagem.classic.estimator.estimator_specs import (
+    Distribute,
+    Hook,
+    ModeKeys,
+    RunConfig,
+    check_hooks,
+    check_optional_count,
+    make_strategy,
+)
+from stratagem.classic.estimator.input_function import BatchForm, InputFunction
+from stratagem.classic.estimator.model import (
+    Model,
+    call_model_fn,
+    check_model_fn,
+    evaluate_model,
+    predict_rows,
+)
+from stratagem.classic.estimator.training_loop import OnCheckpoint, StepLimits, Training, open_summaries
 from stratagem.cluster import resolve_cluster
 from stratagem.devices import list_devices
 from stratagem.errors import KeepError, StrategyError
 from stratagem.keep import Snapshots, write_file
 from stratagem.strategies import OneDeviceStrategy, Strategy
-from stratagem.training.one_voice import speaks
+from stratagem.training.reporter import is_reporter
 
 _log = logging.getLogger("stratagem")
 InputFn = Callable[..., Any]
 
 
 class Estimator:
-    """A model that trains, evaluates and predicts, and lives in a directory.
+    """A model that trains, evaluates and predicts, and is kept in a directory.
 
     The model function is called with the *form* of the first batch, shapes and dtypes in place of arrays, and returns
-    pure functions: see `EstimatorSpec`. All but `features` may be left out of its arguments.
+    pure functions: see `EstimatorSpec`. It may leave out any of its arguments except `features`.
 
     An input function returns an iterable of batches: tuples of features and labels, each an array or a pytree of
-    arrays with the rows first. It may ask for `input_context`, an `InputContext`: then each worker makes batches of its
-    own, and nothing is shared out; otherwise every worker makes the same global batches, and gets its share of each.
-    To train it may ask for `global_step`, the step that training goes on from, to begin its data there; such a function
-    may be called twice. Otherwise the data begin anew with every call of `train`.
+    arrays with the rows first. Every worker makes the same global batches and gets its share of each. If the function
+    asks for `input_context`, an `InputContext`, each worker makes its own batches instead, and they are not shared out.
+    A function to train may ask for `global_step`, the step that training goes on from, to begin its data there; such a
+    function may be called twice. Otherwise the data begin anew with every call of `train`.
 
-    Everything goes by way of checkpoints in `model_dir`: each call of `train` goes on from the newest, `evaluate` and
-    `predict` read one. The chief writes them, whatever the strategy; they fit all others.
+    Checkpoints in `model_dir` connect all calls: each call of `train` goes on from the newest, and `evaluate` and
+    `predict` read one. The chief writes them. A checkpoint fits every strategy.
 
     Args:
         model_fn: `model_fn(features, labels, mode, params, config) -> EstimatorSpec`.
-        model_dir: For checkpoints and summaries; or `config.model_dir`; or a new temporary directory.
-        config: How it is run.
-        params: Handed to the model function: hyperparameters.
+        model_dir: The directory of checkpoints and summaries. By default `config.model_dir`, or a new temporary
+            directory.
+        config: How the Estimator is run.
+        params: Hyperparameters, which are passed to the model function.
 
     Example:
         >>> def model_fn(features, labels, mode, params):
@@ -84,24 +95,24 @@ class Estimator:
         self._model_fn = model_fn
         self._config = RunConfig() if config is None else config
         self._params = params
-        self._model_dir = _directory(model_dir, self._config.model_dir)
+        self._model_dir = _choose_directory(model_dir, self._config.model_dir)
         self._check_labels: Callable[[Any], object] | None = None
         self._strategies: dict[str, Strategy] = {}
         self._models: dict[Any, Model] = {}
 
     @property
     def model_dir(self) -> str:
-        """Where checkpoints and summaries are."""
+        """The directory of checkpoints and summaries."""
         return str(self._model_dir)
 
     @property
     def config(self) -> RunConfig:
-        """How it is run."""
+        """The settings of the Estimator."""
         return self._config
 
     @property
     def params(self) -> Any:
-        """What the model function is handed."""
+        """The hyperparameters that the model function gets."""
         return self._params
 
     # Training.
@@ -113,45 +124,44 @@ class Estimator:
         max_steps: int | None = None,
         hooks: Sequence[Hook] | None = None,
     ) -> "Estimator":
-        """Train, from the newest checkpoint or from the beginning; there is a checkpoint at the end.
+        """Train from the newest checkpoint, or from the beginning, and write a checkpoint at the end.
 
-        On a cluster every worker calls this, and it returns when the chief has written that checkpoint. Under parameter servers the chief's last checkpoint may lack updates
-        that other workers make after it has come to the end of its batches: give `max_steps`, at which all stop. SIGTERM
-        leaves time to save.
+        On a cluster every worker calls this, and it returns when the chief has written that checkpoint. Under parameter
+        servers the chief's last checkpoint may lack updates that other workers make after the chief has come to the end
+        of its batches: give `max_steps`, at which all stop. SIGTERM leaves time to save.
 
         Args:
             input_fn: Makes the batches.
-            steps: So many steps from here; all workers together.
-            max_steps: Or to this global step. With neither, to the end of the batches.
-            hooks: Called along the training.
+            steps: The number of steps to train from here, by all workers together.
+            max_steps: The global step to train to, instead. With neither, train to the end of the batches.
+            hooks: Called during the training.
 
         Raises:
-            StrategyError: The model or the arguments cannot be meant.
-            DataError: The batches are not what they should be.
+            StrategyError: The model function or an argument is not valid.
+            DataError: The batches are not valid.
             KeepError: The directory has checkpoints of another model, or cannot be written.
         """
-        self.train_to(input_fn, Limits(steps, max_steps), checked_hooks("hooks", hooks))
+        self.train_to(input_fn, StepLimits(steps, max_steps), check_hooks("hooks", hooks))
         return self
 
     def train_to(
         self,
         input_fn: InputFn,
-        limits: Limits,
+        limits: StepLimits,
         hooks: Sequence[Hook] = (),
-        on_saved: OnSaved | None = None,
+        on_checkpoint: OnCheckpoint | None = None,
     ) -> int:
-        """The same, for those who look on: called after each checkpoint; the global step at the end."""
+        """Train as `train` does, calling a function at each checkpoint; return the global step at the end."""
         source = self._input(input_fn, ModeKeys.TRAIN)
         strategy = self._train_strategy()
 
-        def modelled(form: Form) -> Model:
+        def make_model(form: BatchForm) -> Model:
             return self._model(form, ModeKeys.TRAIN)
 
-        return Training(self._config, strategy, self._model_dir, modelled).run(
-            source, limits, hooks, on_saved
-        )
+        training = Training(self._config, strategy, self._model_dir, make_model)
+        return training.run(source, limits, hooks, on_checkpoint)
 
-    # Looking at what was trained.
+    # Evaluation and prediction.
 
     def evaluate(
         self,
@@ -160,26 +170,30 @@ class Estimator:
         checkpoint_path: str | PathLike[str] | None = None,
         name: str | None = None,
     ) -> dict[str, float]:
-        """The loss and the metrics, means over all rows of the batches, and the `global_step` of the model.
+        """Return the loss and the metrics, means over all rows of the batches, and the model's `global_step`.
 
         They are also written as summaries, to the directory `eval` or `eval_NAME` in `model_dir`.
 
         Args:
             input_fn: Makes the batches.
-            steps: How many of them; all by default.
-            checkpoint_path: Of which checkpoint; the newest by default.
-            name: Tells several evaluations apart.
+            steps: The number of batches. By default, all of them.
+            checkpoint_path: The checkpoint to evaluate. By default, the newest.
+            name: Distinguishes several evaluations.
 
         Raises:
             KeepError: There is no checkpoint yet, or it is of another model.
         """
-        batch_count = count_or_none("steps", steps)
+        batch_count = check_optional_count("steps", steps)
         source = self._input(input_fn, ModeKeys.EVAL)
-        model, step, params, batches = self._loaded(source, ModeKeys.EVAL, checkpoint_path)
-        metrics = measuring.evaluate(self._eval_strategy(), model, params, batches, batch_count)
-        write_evaluation(self._model_dir, name, metrics, step)
-        told = ", ".join(f"{metric} {value:.4g}" for metric, value in metrics.items())
-        _log.info("evaluation at step %d: %s", step, told)
+        model, step, params, batches = self._load(source, ModeKeys.EVAL, checkpoint_path)
+        metrics = evaluate_model(self._eval_strategy(), model, params, batches, batch_count)
+        writer = open_summaries(self._model_dir / ("eval" if name is None else f"eval_{name}"))
+        if writer is not None:
+            with writer:
+                for metric, value in metrics.items():
+                    writer.scalar(metric, value, step)
+        listing = ", ".join(f"{metric} {value:.4g}" for metric, value in metrics.items())
+        _log.info("evaluation at step %d: %s", step, listing)
         return {**metrics, "global_step": step}
 
     def predict(
@@ -188,46 +202,46 @@ class Estimator:
         predict_keys: Sequence[str] | str | None = None,
         checkpoint_path: str | PathLike[str] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """What the model makes of each row, one after the other.
+        """Yield the predictions for each row.
 
         Args:
-            input_fn: Makes the batches: features, or tuples of features and labels, which are not looked at.
-            predict_keys: Which of the predictions; all by default.
-            checkpoint_path: Of which checkpoint; the newest by default.
+            input_fn: Makes the batches: features, or tuples of features and labels, which are ignored.
+            predict_keys: The predictions to return. By default, all.
+            checkpoint_path: The checkpoint to predict with. By default, the newest.
 
         Raises:
             KeepError: There is no checkpoint yet, or it is of another model.
         """
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         source = self._input(input_fn, ModeKeys.PREDICT)
-        model, _, params, batches = self._loaded(source, ModeKeys.PREDICT, checkpoint_path)
-        return measuring.predict(self._eval_strategy(), model, params, batches, keys)
+        model, _, params, batches = self._load(source, ModeKeys.PREDICT, checkpoint_path)
+        return predict_rows(self._eval_strategy(), model, params, batches, keys)
 
-    def _loaded(
-        self, source: Input, mode: ModeKeys, path: str | PathLike[str] | None
+    def _load(
+        self, source: InputFunction, mode: ModeKeys, path: str | PathLike[str] | None
     ) -> tuple[Model, int, Any, Iterator[Any]]:
-        """The model, the step and the parameters of a checkpoint, and the batches to look at it with."""
+        """Return the model, a checkpoint's step and parameters, and the batches."""
         if path is None:
-            check_there(self._model_dir)
+            check_trained(self._model_dir)
         form, batches = source.open()
         model = self._model(form, mode)
-        # Read last, and at once: whoever trains meanwhile removes old checkpoints.
-        step, params = load_params(self._model_dir, path, model.initial(self._config.seed))
+        # Read last, and at once: a training elsewhere may remove old checkpoints.
+        step, params = load_params(self._model_dir, path, model.initial_params(self._config.seed))
         return model, step, params, batches
 
-    def _input(self, input_fn: InputFn, mode: ModeKeys) -> Input:
-        return Input(input_fn, mode, self._check_labels)
+    def _input(self, input_fn: InputFn, mode: ModeKeys) -> InputFunction:
+        return InputFunction(input_fn, mode, self._check_labels)
 
-    # What is kept.
+    # Checkpoints.
 
     def latest_checkpoint(self) -> str | None:
-        """The path of the newest checkpoint; `None` if there is none."""
-        cuts = Snapshots(checkpoint_directory(self._model_dir))
-        step = cuts.latest()
-        return None if step is None else str(cuts.path(step))
+        """Return the path of the newest checkpoint, or `None` if there is none."""
+        snapshots = Snapshots(checkpoint_directory(self._model_dir))
+        step = snapshots.latest()
+        return None if step is None else str(snapshots.path(step))
 
     def get_variable_names(self) -> list[str]:
-        """The names of all variables in the newest checkpoint: `global_step`, parameters, the optimizer's state.
+        """Return the names of all variables in the newest checkpoint: `global_step`, parameters, the optimizer's state.
 
         Raises:
             KeepError: There is no checkpoint yet.
@@ -235,7 +249,7 @@ class Estimator:
         return ["global_step", *variable_names(open_checkpoint(self._model_dir))]
 
     def get_variable_value(self, name: str) -> Any:
-        """The value of a variable in the newest checkpoint.
+        """Return the value of a variable in the newest checkpoint.
 
         Raises:
             KeepError: There is no such variable, or no checkpoint yet.
@@ -243,30 +257,26 @@ class Estimator:
         return read_variable(open_checkpoint(self._model_dir), name)
 
     def export(self, path: str | PathLike[str], checkpoint_path: str | PathLike[str] | None = None) -> None:
-        """Write the parameters to one safetensors file, to serve the model elsewhere. Only the chief does.
+        """Write the parameters to one safetensors file, to serve the model elsewhere. Only the chief writes.
 
         Args:
-            path: The file; one that is there already is replaced.
-            checkpoint_path: Of which checkpoint; the newest by default.
+            path: The file, which is replaced if it exists.
+            checkpoint_path: The checkpoint to export. By default, the newest.
 
         Raises:
             KeepError: There is no checkpoint yet, or the file cannot be written.
         """
-        if not speaks(self._strategies.get("train_distribute")):
+        if not is_reporter(self._strategies.get("train_distribute")):
             return
-        cut = open_checkpoint(self._model_dir, checkpoint_path)
-        params = {
-            name: cut.read(stored)
-            for name, stored in variable_names(cut).items()
-            if stored.startswith("params/")
-        }
+        snapshot = open_checkpoint(self._model_dir, checkpoint_path)
+        params = read_all_params(snapshot)
         if not params:
             raise KeepError(
-                f"the checkpoint of step {cut.step} has no parameters: there is nothing to export"
+                f"the checkpoint of step {snapshot.step} has no parameters: there is nothing to export"
             )
         write_file(path, params)
 
-    # Where.
+    # Strategies and models.
 
     def _train_strategy(self) -> Strategy:
         config = resolve_cluster()
@@ -274,7 +284,7 @@ class Estimator:
             others = sum(config.cluster.num_tasks(job) for job in config.cluster.jobs if job != "evaluator")
             if others > 1:
                 raise StrategyError(
-                    f"{config.source} tells of a cluster of {others} tasks, but RunConfig has no train_distribute, so that "
+                    f"{config.source} describes a cluster of {others} tasks, but RunConfig has no train_distribute, so "
                     "each would train a model of its own: give sg.MultiWorkerMirroredStrategy or "
                     "sg.ParameterServerStrategy"
                 )
@@ -283,20 +293,20 @@ class Estimator:
     def _eval_strategy(self) -> Strategy:
         config = self._config
         if config.eval_distribute is not None and config.eval_distribute == config.train_distribute:
-            # One that several processes share is made once in each.
+            # Each process makes a strategy that several processes share only once.
             return self._strategy("train_distribute", config.train_distribute)
         return self._strategy("eval_distribute", config.eval_distribute)
 
     def _strategy(self, name: str, distribute: Distribute | None) -> Strategy:
         if name not in self._strategies:
-            self._strategies[name] = made(_one_device if distribute is None else distribute, name)
+            self._strategies[name] = make_strategy(_one_device if distribute is None else distribute, name)
         return self._strategies[name]
 
-    def _model(self, form: Form, mode: ModeKeys) -> Model:
-        """The model for a form of batches; kept, since what it has compiled is worth keeping."""
+    def _model(self, form: BatchForm, mode: ModeKeys) -> Model:
+        """Return the model for a form of batches; models are cached for their compiled functions."""
         key = (mode, form.key)
         if key not in self._models:
-            spec = build(self._model_fn, form, mode, self._params, self._config)
+            spec = call_model_fn(self._model_fn, form, mode, self._params, self._config)
             self._models[key] = Model(spec, form)
         return self._models[key]
 
@@ -306,14 +316,14 @@ def _one_device() -> Strategy:
     return OneDeviceStrategy(accelerators[0] if accelerators else "/cpu:0")
 
 
-def _directory(given: str | PathLike[str] | None, configured: str | PathLike[str] | None) -> Path:
-    if given is not None and configured is not None and Path(given) != Path(configured):
+def _choose_directory(argument: str | PathLike[str] | None, configured: str | PathLike[str] | None) -> Path:
+    if argument is not None and configured is not None and Path(argument) != Path(configured):
         raise StrategyError(
-            f"model_dir is {str(given)!r}, and {str(configured)!r} in RunConfig: give it once, or the same twice"
+            f"model_dir is {str(argument)!r}, and {str(configured)!r} in RunConfig: give it once, or the same twice"
         )
-    chosen = configured if given is None else given
-    if chosen is not None:
-        return Path(chosen).absolute()
+    directory = configured if argument is None else argument
+    if directory is not None:
+        return Path(directory).absolute()
     temporary = Path(tempfile.mkdtemp(prefix="stratagem-model-"))
     _log.warning("no model_dir is given: checkpoints go to the temporary directory %s", temporary)
     return temporary

@@ -111,7 +111,7 @@ def serve(
 
 def _dataset_service(allowed: tuple[str, ...]) -> "Callable[[Server], object]":
     """Return the service with which a single client makes datasets here; parameter servers need none."""
-    from stratagem.classic.coordinator.dataset_service import DatasetService
+    from stratagem.classic.coordinator.datasets import DatasetService
 
     return partial(DatasetService, allowed=allowed)
 

@@ -178,7 +178,7 @@ def test_batches_of_several_shapes_and_the_end(session: sg.Session) -> None:
     with sg.ClusterCoordinator(session) as coordinator:
         batches = iter(coordinator.create_per_worker_dataset("coordinator_data:uneven"))
         sums = []
-        with pytest.raises(sg.DataError, match=r"at its end here, after 3 batches: let it repeat"):
+        with pytest.raises(sg.DataError, match=r"ended on this worker after 3 batches: let it repeat"):
             for _ in range(7):
                 sums.append(coordinator.schedule(jnp.sum, (batches,)))
                 coordinator.join()

@@ -339,7 +339,7 @@ def test_local_variables_are_like_remote_ones() -> None:
     w.assign_add([1, 1, 1])
     np.testing.assert_array_equal(w.read(), [2, 3, 4])
     assert w.dtype == "float32"
-    with pytest.raises(VariableMismatch, match=r"shape \(3,\), the value for it \(2,\)"):
+    with pytest.raises(VariableMismatch, match=r"shape \(3,\), but the value for it has \(2,\)"):
         w.assign([1, 2])
 
 
@@ -406,7 +406,7 @@ def declares(*args: Any, **kwargs: Any) -> Any:
         (declares("w"), "'w' has no shape"),
         (declares(""), "name is text such as 'w', not ''"),
         (declares("n", (), dtype=np.int32), "'n' is int32, which cannot be trained"),
-        (declares("w", (2,), initializer=np.zeros(3)), r"shape \(2,\), its first value \(3,\)"),
+        (declares("w", (2,), initializer=np.zeros(3)), r"shape \(2,\), but its first value has \(3,\)"),
         (lambda scope: scope.variable("w", initializer=jnp.zeros(3)), "which JAX traces"),
         (lambda scope: scope.add_loss(jnp.zeros(3)), r"shape \(3,\): take its mean"),
         (lambda scope: scope.add_update("mean", 1.0), "got 'mean'; the variables so far are none"),

@@ -115,11 +115,11 @@ CLASSES = np.arange(40) % 2
     [
         (
             CLASSES + 1,
-            "20 of 40 labels are no classes, such as 2; n_classes is 2, so give whole numbers from 0 to 1",
+            "20 of 40 labels are not classes, such as 2; n_classes is 2, so give whole numbers from 0 to 1",
         ),
         (CLASSES - 1, "such as -1"),
-        (CLASSES / 2, "20 of 40 labels are no classes, such as 0.5"),
-        (np.full(40, np.nan, np.float32), "40 of 40 labels are no classes, such as nan"),
+        (CLASSES / 2, "20 of 40 labels are not classes, such as 0.5"),
+        (np.full(40, np.nan, np.float32), "40 of 40 labels are not classes, such as nan"),
         (
             np.eye(2)[CLASSES],
             r"the labels have the shape \(40, 2\); give .* 1 number\(s\) .* argmax\(axis=1\)",
@@ -138,7 +138,7 @@ def test_labels_are_looked_at_in_every_batch(tmp_path: Path) -> None:
     wrong = (models.X, CLASSES + 5)
     classifier = sg.DNNClassifier([4], model_dir=tmp_path, config=QUIET).train(lambda: [right])
     for look in (classifier.train, classifier.evaluate):
-        with pytest.raises(sg.DataError, match="40 of 40 labels are no classes, such as 5"):
+        with pytest.raises(sg.DataError, match="40 of 40 labels are not classes, such as 5"):
             look(lambda: [right, wrong])
     assert len(list(classifier.predict(lambda: [right, wrong]))) == 80  # which looks at no label
 

@@ -125,7 +125,7 @@ def test_checkpoints_are_made_kept_and_chosen(tmp_path: Path) -> None:
         models.test_batches, checkpoint_path=tmp_path / "checkpoints" / "step-000000000008"
     )
     assert older["global_step"] == 8
-    with pytest.raises(sg.KeepError, match=r"step-000000000004 is no checkpoint.*step-000000000008"):
+    with pytest.raises(sg.KeepError, match=r"step-000000000004 is not a checkpoint.*step-000000000008"):
         estimator.evaluate(
             models.test_batches, checkpoint_path=tmp_path / "checkpoints" / "step-000000000004"
         )
@@ -233,8 +233,8 @@ def test_batches_without_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
-        ((models.X, models.Y), "input_fn returned a tuple; it is to return an iterable of batches"),
-        ([], "input_fn gave no batch"),
+        ((models.X, models.Y), "input_fn returned a tuple; it has to return an iterable of batches"),
+        ([], "input_fn returned no batch"),
         ([(models.X, models.Y, models.Y)], r"batch 0 of input_fn is a tuple of 3; give tuples of two"),
         ([(models.X, models.Y[:5])], r"same number of rows.*\[0\]: 40, \[1\]: 5"),
         ([({"name": np.array(["a"])}, np.zeros(1))], r"features\['name'\] of a batch is of type <U1"),
@@ -249,7 +249,7 @@ def test_batches_that_change(tmp_path: Path) -> None:
     wide = np.zeros((4, 5), np.float32)
     with pytest.raises(sg.DataError, match=r"features of batch 1 has the shape \(4, 5\), and \(40, 3\)"):
         models.estimator(tmp_path).train(lambda: [(models.X, models.Y), (wide, models.Y[:4])])
-    with pytest.raises(sg.DataError, match="batch 1 of input_fn is built otherwise than the first"):
+    with pytest.raises(sg.DataError, match="batch 1 of input_fn has another structure than the first"):
         models.estimator(tmp_path).train(lambda: [(models.X, models.Y), ({"x": models.X}, models.Y)])
 
 
@@ -264,7 +264,7 @@ def test_another_model_in_the_directory(trained: sg.Estimator) -> None:
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        (None, "returned None; it is to return an EstimatorSpec"),
+        (None, "returned None; it has to return an EstimatorSpec"),
         ({"loss": models.loss}, "returned no optimizer in mode 'train', which needs loss and optimizer"),
         ({"optimizer": optax.sgd(0.1)}, "returned no loss in mode 'train'"),
         ({"optimizer": "adam"}, "optimizer is 'adam'; give an optax optimizer"),
@@ -275,7 +275,7 @@ def test_another_model_in_the_directory(trained: sg.Estimator) -> None:
         ),
         ({"predictions": lambda p: p}, r"predictions is a function of \(p\)"),
         ({"eval_metrics": {"one": lambda p, x: 1.0}}, r"eval_metrics\['one'\] is a function of \(p, x\)"),
-        ({"eval_metrics": {"loss": models.loss}}, "which evaluate.. tells by itself"),
+        ({"eval_metrics": {"loss": models.loss}}, "which evaluate.. returns by itself"),
     ],
 )
 def test_specs_that_cannot_be_meant(tmp_path: Path, spec: dict[str, Any] | None, told: str) -> None:
@@ -328,7 +328,7 @@ def test_parameters_that_are_none(tmp_path: Path, init: Any, told: str) -> None:
 def test_labels_that_a_loss_misses(tmp_path: Path) -> None:
     told = refused(tmp_path, batch=(models.X, None))
     assert told.startswith("EstimatorSpec.loss raised TypeError: ")
-    assert "the batches have no labels, they are (features, None)" in told
+    assert "The batches have no labels, they are (features, None)" in told
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_calls_that_cannot_be_meant(tmp_path: Path) -> None:
     estimator = models.estimator(tmp_path, train_distribute=lambda: 3)
     with pytest.raises(sg.StrategyError, match="steps is 1 and max_steps is 2: give one of them"):
         estimator.train(models.batches, steps=1, max_steps=2)
-    with pytest.raises(sg.StrategyError, match="train_distribute made 3"):
+    with pytest.raises(sg.StrategyError, match="train_distribute returned 3"):
         estimator.train(models.batches, steps=1)
     with pytest.raises(sg.StrategyError, match=r"input_fn asks for size; .*functools.partial"):
         estimator.train(lambda size: [], steps=1)
@@ -432,7 +432,7 @@ def test_a_cluster_without_a_strategy(tmp_path: Path, monkeypatch: pytest.Monkey
         "TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
     )
     with pytest.raises(
-        sg.StrategyError, match=r"TF_CONFIG tells of a cluster of 2 tasks, but RunConfig has no"
+        sg.StrategyError, match=r"TF_CONFIG describes a cluster of 2 tasks, but RunConfig has no"
     ):
         models.estimator(tmp_path).train(models.batches, steps=1)
 

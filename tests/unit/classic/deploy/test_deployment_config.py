@@ -9,7 +9,7 @@ import pytest
 
 import stratagem as sg
 from stratagem.classic.deploy import DeploymentConfig
-from stratagem.classic.deploy import config as config_module
+from stratagem.classic.deploy import deployment_config as config_module
 from stratagem.devices import current_device
 
 VARIABLE = np.zeros(3)
@@ -91,7 +91,7 @@ def test_devices_of_other_kinds() -> None:
         ({"num_clones": 1.5}, r"num_clones is 1\.5"),
         ({"num_clones": 2, "clone_devices": ["/cpu:0"]}, "names 1 device"),
         ({"num_clones": 6, "clone_devices": "/cpu:0"}, "clone_devices is '/cpu:0'; give a list of devices"),
-        ({"clone_on_cpu": True, "clone_devices": ["/cpu:0"]}, "no clone_on_cpu"),
+        ({"clone_on_cpu": True, "clone_devices": ["/cpu:0"]}, "leave out clone_on_cpu"),
     ],
 )
 def test_what_does_not_fit_together(arguments: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""`DeploymentConfig`: how many clones and replicas of a model there are, and which device has what. No JAX."""
+"""`DeploymentConfig`: how many clones and replicas of a model there are, and which device has what. Needs no JAX."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,21 +16,21 @@ class DeploymentConfig:
     """Where the clones of a model compute, and where its variables live.
 
     A *replica* is one worker process; it runs `num_clones` *clones* of the model, one per device. Without
-    parameter servers there is one replica, and the variables live in its host's memory. With them
-    (`num_ps_tasks`), they live on these, in turn, and any number of replicas may train them.
+    parameter servers there is one replica, and the variables live in its host's memory. With parameter servers
+    (`num_ps_tasks`), these hold the variables in turn, and any number of replicas may train them.
 
     Args:
-        num_clones: How many clones each replica has.
-        clone_on_cpu: Whether they all compute on the CPU, instead of one on each GPU.
-        replica_id: Which of the replicas this process is; the first one makes the variables.
-        num_replicas: How many there are.
-        num_ps_tasks: How many parameter servers there are; 0 for none.
+        num_clones: The number of clones in each replica.
+        clone_on_cpu: Whether all clones compute on the CPU, instead of one on each GPU.
+        replica_id: The number of this process among the replicas; replica 0 makes the variables.
+        num_replicas: The number of replicas.
+        num_ps_tasks: The number of parameter servers; 0 for none.
         worker_job_name: The job of the replicas.
         ps_job_name: The job of the parameter servers.
-        clone_devices: The devices of the clones, where they are no GPUs: TPUs, or virtual CPU devices.
+        clone_devices: The devices of the clones if they are not GPUs but TPUs, for example, or virtual CPU devices.
 
     Raises:
-        StrategyError: The arguments do not fit together; it is a `ValueError`.
+        StrategyError: The arguments do not fit together. It is a `ValueError`.
 
     Example:
         >>> config = DeploymentConfig(num_clones=2, num_ps_tasks=1)
@@ -51,9 +51,7 @@ class DeploymentConfig:
         for name in ("num_clones", "replica_id", "num_replicas", "num_ps_tasks"):
             number = whole_number(getattr(self, name))
             if number is None or number < 0:
-                raise StrategyError(
-                    f"{name} is {getattr(self, name)!r}; it has to be a whole number from 0 up"
-                )
+                raise StrategyError(f"{name} is {getattr(self, name)!r}; give a whole number of at least 0")
         if self.num_replicas > 1 and self.num_ps_tasks < 1:
             raise StrategyError(
                 f"{self.num_replicas} replicas share variables, so num_ps_tasks must be positive, not "
@@ -63,7 +61,7 @@ class DeploymentConfig:
             for name in ("worker_job_name", "ps_job_name"):
                 if not getattr(self, name):
                     raise StrategyError(
-                        f"{name} is {getattr(self, name)!r}; with parameter servers both jobs must have a name"
+                        f"{name} is {getattr(self, name)!r}; with parameter servers, give both jobs a name"
                     )
         if self.replica_id >= self.num_replicas:
             raise StrategyError(
@@ -76,8 +74,8 @@ class DeploymentConfig:
             )
         if self.clone_devices and (self.clone_on_cpu or len(self.clone_devices) != self.num_clones):
             raise StrategyError(
-                f"clone_devices names {len(self.clone_devices)} device(s); it takes one for each of the "
-                f"{self.num_clones} clone(s), and no clone_on_cpu"
+                f"clone_devices names {len(self.clone_devices)} device(s); give one for each of the "
+                f"{self.num_clones} clone(s), and leave out clone_on_cpu"
             )
 
     @property
@@ -91,14 +89,14 @@ class DeploymentConfig:
         return f"/job:{self.worker_job_name}" if self.num_ps_tasks > 0 else ""
 
     def caching_device(self) -> Callable[[Any], str] | None:
-        """Where an operation keeps the variables that it reads: where it is itself; `None` if they are here."""
+        """Return a function from an operation to the device that caches its variables: its own. `None` without servers."""
         return (lambda operation: str(operation.device)) if self.num_ps_tasks > 0 else None
 
     def clone_device(self, clone_index: int) -> str:
-        """The device on which a clone computes.
+        """Return the device on which a clone computes.
 
         Raises:
-            StrategyError: There is no such clone; it is a `ValueError`.
+            StrategyError: There is no such clone. It is a `ValueError`.
         """
         self._check(clone_index)
         if self.clone_devices:
@@ -107,26 +105,26 @@ class DeploymentConfig:
         return self.worker_device + (_HOST if self.clone_on_cpu else f"/device:GPU:{clone_index}")
 
     def clone_scope(self, clone_index: int) -> str:
-        """What the names of a clone begin with: `clone_0` and so on; nothing if it is the only one.
+        """Return the prefix of a clone's names: `clone_0` and so on, or an empty string if it is the only one.
 
         Raises:
-            StrategyError: There is no such clone; it is a `ValueError`.
+            StrategyError: There is no such clone. It is a `ValueError`.
         """
         self._check(clone_index)
         return f"clone_{clone_index}" if self.num_clones > 1 else ""
 
     def optimizer_device(self) -> str:
-        """The device on which gradients are summed and updates computed."""
+        """Return the device on which gradients are summed and updates computed."""
         return self.worker_device + _HOST if self.num_ps_tasks > 0 or self.num_clones > 0 else ""
 
     def inputs_device(self) -> str:
-        """The device on which batches are made."""
+        """Return the device on which batches are made."""
         return self.worker_device + _HOST
 
     def variables_device(self) -> str | ReplicaDeviceSetter:
-        """The device of variables; with parameter servers a function that gives them out in turn.
+        """Return the device of variables, or with parameter servers a function that assigns variables to them in turn.
 
-        Each call starts a new round. Both go into `sg.device`.
+        Each call starts a new round. `sg.device` takes either.
 
         Example:
             >>> import numpy
@@ -147,7 +145,7 @@ class DeploymentConfig:
 
 
 def within_process(device: str) -> DeviceSpec:
-    """A device of the replica that this process is, as this process calls it: without job and task.
+    """Return the name by which this process knows a device of its replica: without job and task.
 
     Example:
         >>> within_process("/job:worker/task:1/device:GPU:0")

@@ -11,8 +11,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import stratagem as sg
 from stratagem.classic.estimator import Hook
-from stratagem.classic.estimator.signs import evaluator_sign, finish_sign
-from stratagem.classic.estimator.watching import Evaluate, GiveUp, Seen, Stop, Wait, Watch
+from stratagem.classic.estimator.evaluator import (
+    DirectoryState,
+    Evaluate,
+    EvaluationSchedule,
+    GiveUp,
+    Stop,
+    Wait,
+    evaluator_marker,
+    finished_marker,
+)
 from unit.classic.estimator import models
 
 RUN = "STRATAGEM_RUN"
@@ -71,42 +79,42 @@ def test_specs_that_cannot_be_meant(settings: dict[str, Any], told: str) -> None
 # The rules of an evaluator.
 
 
-def watch(**settings: Any) -> Watch:
+def schedule(**settings: Any) -> EvaluationSchedule:
     chosen = {"start_delay": 10, "throttle": 5, "patience": 100, "max_steps": 50, **settings}
-    return Watch(0.0, **chosen)
+    return EvaluationSchedule(0.0, **chosen)
 
 
 def test_it_waits_for_its_start_unless_all_is_over() -> None:
-    assert watch().decide(1.0, Seen(20)) == Wait(
+    assert schedule().decide(1.0, DirectoryState(20)) == Wait(
         9.0, "the checkpoint of step 20 to be due (start_delay_secs)"
     )
-    assert watch().decide(10.0, Seen(20)) == Evaluate()
-    assert watch().decide(1.0, Seen(50)) == Evaluate()
-    assert watch().decide(1.0, Seen(20, is_finished=True)) == Evaluate()
+    assert schedule().decide(10.0, DirectoryState(20)) == Evaluate()
+    assert schedule().decide(1.0, DirectoryState(50)) == Evaluate()
+    assert schedule().decide(1.0, DirectoryState(20, is_finished=True)) == Evaluate()
 
 
 def test_it_throttles() -> None:
-    rules = watch()
-    rules.evaluated(10.0, 20)
-    assert rules.decide(12.0, Seen(20)) == Wait(100.0, "a checkpoint after that of step 20")
-    assert isinstance(rules.decide(14.0, Seen(30)), Wait)
-    assert rules.decide(15.0, Seen(30)) == Evaluate()
+    rules = schedule()
+    rules.record_evaluation(10.0, 20)
+    assert rules.decide(12.0, DirectoryState(20)) == Wait(100.0, "a checkpoint after that of step 20")
+    assert isinstance(rules.decide(14.0, DirectoryState(30)), Wait)
+    assert rules.decide(15.0, DirectoryState(30)) == Evaluate()
 
 
 @pytest.mark.parametrize("latest", [None, 20])
 def test_it_stops_when_training_is_over(latest: int | None) -> None:
-    rules = watch(max_steps=None)
+    rules = schedule(max_steps=None)
     if latest is not None:
-        rules.evaluated(10.0, latest)
-    assert rules.decide(20.0, Seen(latest, is_finished=True)) == Stop()
+        rules.record_evaluation(10.0, latest)
+    assert rules.decide(20.0, DirectoryState(latest, is_finished=True)) == Stop()
 
 
 def test_it_gives_up_when_there_is_no_sign_of_the_training() -> None:
-    rules = watch()
-    assert isinstance(rules.decide(99.0, Seen()), Wait)
-    assert rules.decide(99.0, Seen(signs="a summary")) == Wait(100.0, "the first checkpoint")
-    assert rules.decide(198.0, Seen(signs="a summary")) == Wait(1.0, "the first checkpoint")
-    assert rules.decide(199.0, Seen(signs="a summary")) == GiveUp(
+    rules = schedule()
+    assert isinstance(rules.decide(99.0, DirectoryState()), Wait)
+    assert rules.decide(99.0, DirectoryState(fingerprint="a summary")) == Wait(100.0, "the first checkpoint")
+    assert rules.decide(198.0, DirectoryState(fingerprint="a summary")) == Wait(1.0, "the first checkpoint")
+    assert rules.decide(199.0, DirectoryState(fingerprint="a summary")) == GiveUp(
         "waited for the first checkpoint, and nothing was written for 100 seconds"
     )
 
@@ -132,13 +140,13 @@ def test_an_evaluator_takes_the_sign_of_its_own_run_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN, "this")
-    finish_sign(tmp_path).leave(global_step=3)
-    assert finish_sign(tmp_path).is_there()
+    finished_marker(tmp_path).write(global_step=3)
+    assert finished_marker(tmp_path).exists()
     monkeypatch.setenv(RUN, "another")
-    assert not finish_sign(tmp_path).is_there()
-    finish_sign(tmp_path).clear()
+    assert not finished_marker(tmp_path).exists()
+    finished_marker(tmp_path).remove()
     monkeypatch.setenv(RUN, "this")
-    assert not finish_sign(tmp_path).is_there()
+    assert not finished_marker(tmp_path).exists()
 
 
 def test_an_evaluator_ends_with_a_training_that_ended_early(
@@ -147,7 +155,7 @@ def test_an_evaluator_ends_with_a_training_that_ended_early(
     estimator = models.estimator(tmp_path).train(models.test_batches)
     monkeypatch.setenv("TF_CONFIG", EVALUATOR)
     monkeypatch.setenv(RUN, "this")
-    finish_sign(tmp_path).leave(global_step=2)
+    finished_marker(tmp_path).write(global_step=2)
     results = sg.train_and_evaluate(estimator, *specs())
     assert results is not None and results["global_step"] == 2
 
@@ -159,7 +167,7 @@ def test_an_evaluator_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest
         sg.train_and_evaluate(models.estimator(tmp_path), *specs(start_delay_secs=0, wait_secs=0.1))
 
 
-@pytest.mark.parametrize("module", ["loop", "variables", "watching"])
+@pytest.mark.parametrize("module", ["training_loop", "checkpoint_reader", "evaluator"])
 def test_examples(module: str) -> None:
     loaded = import_module(f"stratagem.classic.estimator.{module}")
     result = doctest.testmod(loaded, extraglobs={"RunConfig": sg.RunConfig})
@@ -173,12 +181,12 @@ def test_on_a_cluster_the_chief_says_that_nobody_evaluates(
     task = {"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(task))
     estimator = models.estimator(tmp_path, train_distribute=sg.MultiWorkerMirroredStrategy)
-    evaluator_sign(tmp_path).leave()  # of an evaluator that is not there any more
+    evaluator_marker(tmp_path).write()  # of an evaluator that is not there any more
 
     class Looked(Hook):
         def end(self, step: int) -> None:
             if is_evaluated:
-                evaluator_sign(tmp_path).leave()
+                evaluator_marker(tmp_path).write()
 
     train_spec, eval_spec = sg.TrainSpec(models.batches, max_steps=9, hooks=[Looked()]), specs()[1]
     assert sg.train_and_evaluate(estimator, train_spec, eval_spec) is None
@@ -189,7 +197,7 @@ def test_on_a_cluster_the_chief_says_that_nobody_evaluates(
 
 def test_an_evaluator_gives_a_sign_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models.estimator(tmp_path).train(models.batches, max_steps=9)
-    finish_sign(tmp_path).leave(global_step=9)
+    finished_marker(tmp_path).write(global_step=9)
     monkeypatch.setenv("TF_CONFIG", EVALUATOR)
     assert sg.train_and_evaluate(models.estimator(tmp_path), *specs(start_delay_secs=0)) is not None
-    assert evaluator_sign(tmp_path).is_there()
+    assert evaluator_marker(tmp_path).exists()
