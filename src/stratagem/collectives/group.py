@@ -59,6 +59,9 @@ class Group:
         generation: How often the job has been restarted; by default what the launcher says.
 
     Attributes:
+        tasks: The task names of all workers, in order.
+        index: The index of this worker.
+        count: The number of workers.
         all_done: Whether in the last `all_reduce` every worker said that it was done.
 
     Raises:
@@ -81,7 +84,10 @@ class Group:
         name: str = "workers",
         generation: int | None = None,
     ) -> None:
-        self._members = Members(name, tuple(tasks), index, peers, options or GroupOptions())
+        self.tasks = tuple(tasks)
+        self.index = index
+        self.count = len(tasks)
+        self._members = Members(name, self.tasks, index, peers, options or GroupOptions())
         self._plans: dict[tuple[tuple[Any, Any], ...], _Plan] = {}
         self._single_thread = _SingleThread()
         self._liveness: Liveness | None = None
@@ -90,7 +96,7 @@ class Group:
         self.all_done = False
         if self.count > 1:
             number = environment.generation() if generation is None else generation
-            self._state = GroupState(self._members.tasks, index, number, secrets.token_hex(8))
+            self._state = GroupState(self.tasks, index, number, secrets.token_hex(8))
             self._liveness = Liveness(self._members, server, self._state)
             self._exchange = Exchange(self._members, server, self._state, self._liveness)
             self._liveness.form()
@@ -101,21 +107,6 @@ class Group:
                 raise
             self.check()
             _log.info("%s has met all %d workers of generation %d", tasks[index], self.count, number)
-
-    @property
-    def index(self) -> int:
-        """The index of this worker."""
-        return self._members.index
-
-    @property
-    def count(self) -> int:
-        """The number of workers."""
-        return self._members.count
-
-    @property
-    def tasks(self) -> Sequence[str]:
-        """The workers' task names, in order."""
-        return self._members.tasks
 
     @property
     def has_ended(self) -> bool:
