@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from stratagem.cluster import ClusterConfig, ClusterSpec, how_to_start, resolve_cluster
 from stratagem.cluster.roles import CHIEF, PS, WORKER
+from stratagem.devices import share_host
 from stratagem.errors import StrategyError
-from stratagem.runtime.peers import task_name
+from stratagem.runtime import Server
+from stratagem.runtime.peers import Peers, task_name
 
 ClusterLike: TypeAlias = ClusterSpec | Mapping[str, Sequence[str] | Mapping[int, str]]
 
@@ -44,6 +46,23 @@ def worker_tasks(config: ClusterConfig) -> list[str]:
     if own not in tasks:
         raise StrategyError(f"{own} does not train: this strategy is for {', '.join(tasks)}")
     return tasks
+
+
+def serve(config: ClusterConfig) -> NoReturn:
+    """Serve until the job is done, and end the process."""
+    share_host(config)
+    with Server(config.cluster, config.job_name, config.task_index) as server:
+        server.join()
+    raise SystemExit(0)
+
+
+def platforms_of(peers: Peers, tasks: Sequence[str], timeout: float) -> tuple[str, ...]:
+    """Return the platform that programs for each task are exported for, once the task is up."""
+    platforms = []
+    for task in tasks:
+        peers[task].call("ping", timeout=timeout)
+        platforms.append(str(peers[task].info["platform"]))
+    return tuple(platforms)
 
 
 # Whether a strategy and its cluster fit.

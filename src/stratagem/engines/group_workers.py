@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -69,6 +69,9 @@ class GroupWorkers(Workers, WorkerHome):
             gather_forms(self, COLLECTING)
             value = self.under_way.run(partial(gather, value))
         return self.under_way.ready(value)
+
+    def status(self) -> dict[str, Any]:
+        return {}
 
     def preemption_notice(self) -> ServerPreemptionNotice:
         return ServerPreemptionNotice(self.server, self.group.tasks, chief=None)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import jax
 
 from stratagem.cluster import ClusterSpec, how_to_start, resolve_cluster
+from stratagem.engines.cluster_tasks import platforms_of
 from stratagem.engines.engine import Engine, Step
 from stratagem.engines.feeds import Batches, Deal, Feed, nonempty
 from stratagem.engines.in_graph_model import InGraphModel
@@ -56,13 +57,31 @@ def in_graph_rule(rule: UpdateRule, devices_per_worker: int | None, snapshot_dir
     return rule
 
 
-class InGraphWorkers(Workers):
-    """The one process that runs the user's code, as a strategy sees it; it is the chief.
+def in_graph_parts(
+    cluster: ClusterSpec,
+    own_task: str | None,
+    rule: Async | Sync,
+    partitioner: Partitioner | None,
+    rejoin_timeout: float,
+) -> tuple[Engine, Workers, Feed, int]:
+    """Return what the strategy of the one client consists of: engine, workers, feed, and the workers in each update.
 
     Args:
         cluster: The cluster.
         own_task: The task of this process, if it is one of the cluster.
+        rule: How gradients become updates.
+        partitioner: Which server holds what.
         rejoin_timeout: Seconds to wait for a worker when all are lost.
+    """
+    client = InGraphWorkers(cluster, own_task, rejoin_timeout)
+    engine = InGraphEngine(client, rule, partitioner, rejoin_timeout)
+    is_sync = isinstance(rule, Sync)
+    in_sync = len(client.pool.tasks) if is_sync else 1
+    return engine, client, InGraphFeed(takes_turns=not is_sync), in_sync
+
+
+class InGraphWorkers(Workers):
+    """The one process that runs the user's code, as a strategy sees it; it is the chief.
 
     Attributes:
         pool: The workers that it drives.
@@ -94,14 +113,8 @@ class InGraphWorkers(Workers):
         """Have a model closed with this process."""
         self._models.append(model)
 
-    def platforms(self, tasks: Sequence[str]) -> tuple[str, ...]:
-        """Return the platforms that programs for these tasks are exported for, once the tasks are up."""
-        platforms = []
-        for task in tasks:
-            peer = self.pool.session.peers[task]
-            peer.call("ping", timeout=_START_SECONDS)
-            platforms.append(str(peer.info["platform"]))
-        return tuple(platforms)
+    def status(self) -> dict[str, Any]:
+        return self.pool.session.status()
 
     def gather(self, array: Array) -> Sequence[Array]:
         """Refuse: replicas are on the workers, which run only what is shipped to them.
@@ -163,14 +176,7 @@ class InGraphFeed(Feed):
 
 
 class InGraphEngine(Engine):
-    """Variables on the parameter servers, gradients on the workers, and one client that drives both.
-
-    Args:
-        workers: This client.
-        rule: How gradients become updates.
-        partitioner: Which server holds what.
-        rejoin_timeout: Seconds to wait for a worker when all are lost.
-    """
+    """Variables on the parameter servers, gradients on the workers, and one client that drives both."""
 
     is_elsewhere = True
 
@@ -186,11 +192,12 @@ class InGraphEngine(Engine):
         super().__init__(Replicas([jax.devices("cpu")[0]]))
         self._workers = workers
         self._rule = rule
-        workers.platforms(workers.pool.tasks)
+        peers = workers.pool.session.peers
+        platforms_of(peers, workers.pool.tasks, _START_SECONDS)  # waits until all workers are up
         self._options = JobOptions(
             servers=servers,
             workers=tuple(workers.pool.tasks),
-            platforms=workers.platforms(servers),
+            platforms=platforms_of(peers, servers, _START_SECONDS),
             rule=rule.for_workers(len(workers.pool.tasks)) if isinstance(rule, Sync) else rule,
             partitioner=partitioner,
             snapshot_dir=None,

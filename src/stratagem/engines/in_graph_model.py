@@ -45,9 +45,8 @@ class InGraphModel(ServerHome):
     def __init__(
         self, name: str, pool: WorkerPool, plan: ModelPlan, state: TrainState, in_step: bool
     ) -> None:
-        super().__init__()
+        super().__init__(state)
         self.in_step = in_step
-        self.form: TrainState = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
         self.step = 0
         self._started = 0
         self._counting = threading.Lock()

@@ -6,15 +6,19 @@ unevenly its rows are spread. A worker without a row contributes zeros, and comp
 The other workers' contributions are arguments of the compiled update, which adds them up where they lie: nothing is copied.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem.cluster import ClusterConfig
+from stratagem.collectives import GroupOptions
+from stratagem.devices import share_host, visible_gpus
 from stratagem.devices.global_arrays import gather
 from stratagem.engines.contributions import (
     apply_totals,
@@ -25,10 +29,57 @@ from stratagem.engines.contributions import (
 )
 from stratagem.engines.engine import Engine, Step, gradient_inputs
 from stratagem.engines.group_workers import GroupWorkers
+from stratagem.engines.jax_distributed import connect_devices
+from stratagem.engines.mesh_engine import MeshEngine
 from stratagem.engines.meshes import GlobalMesh, lay_over, optimizer_in_shards, shard_axis, shard_evenly
 from stratagem.engines.replicas import Replicas
 from stratagem.engines.steps_under_way import StepsUnderWay
+from stratagem.engines.workers import Workers
+from stratagem.environment import current
+from stratagem.errors import StrategyError
+from stratagem.runtime import Server
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
+
+Communication = Literal["auto", "ring", "nccl", "shm"]
+_log = logging.getLogger("stratagem")
+
+
+def multi_worker_parts(
+    config: ClusterConfig, communication: Communication, options: GroupOptions, shard_state: bool
+) -> tuple[Engine, Workers]:
+    """Return the engine and the workers of a strategy of several workers, after choosing how they communicate."""
+    share_host(config)
+    server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
+    workers = GroupWorkers(config, server, options)
+    choice, why = _choose(communication, workers)
+    _log.info("MultiWorkerMirroredStrategy: communication %s, %s", choice, why)
+    engine: Engine
+    if choice == "shm" and not shard_state:
+        engine = MultiWorkerEngine(Replicas.named(None), workers)
+    else:
+        replicas, under_way = connect_devices(workers, options, lambda: Replicas.named(None))
+        engine = (
+            ShardedStateEngine(replicas, workers, under_way)
+            if choice == "shm"
+            else MeshEngine(replicas, workers, under_way, shard_state)
+        )
+    server.announce_devices()
+    return engine, workers
+
+
+def _choose(communication: Communication, workers: GroupWorkers) -> tuple[str, str]:
+    if communication != "auto":
+        if communication == "shm" and not workers.are_on_one_host():
+            raise StrategyError(
+                "communication='shm' needs all workers on one host, and shared memory not turned off (STRATAGEM_SHM); not "
+                f"all of {', '.join(workers.group.tasks)} reach each other so. Use 'ring', or 'auto', which chooses"
+            )
+        return communication, "as asked for"
+    if visible_gpus(current()):
+        return "nccl", "since there are GPUs"
+    if workers.are_on_one_host():
+        return "shm", "since all workers are on this host"
+    return "ring", "since the workers are on several hosts without GPUs"
 
 
 class MultiWorkerEngine(Engine):

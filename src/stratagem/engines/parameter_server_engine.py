@@ -8,23 +8,79 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from stratagem import environment
+from stratagem.cluster import ClusterConfig
+from stratagem.cluster.roles import PS
+from stratagem.devices import share_host
+from stratagem.engines.cluster_tasks import platforms_of, worker_tasks
 from stratagem.engines.engine import Engine, Step
+from stratagem.engines.feeds import Feed
 from stratagem.engines.local_tables import place_rows
 from stratagem.engines.replicas import Lookahead, Replicas
 from stratagem.engines.row_prefetch import RowPrefetcher
 from stratagem.engines.rows import count_rows
 from stratagem.engines.server_model import ServerModel
 from stratagem.engines.server_steps import StepLog, server_gradients, worker_key
-from stratagem.engines.server_workers import ServerWorkers
+from stratagem.engines.server_workers import ServerFeed, ServerWorkers
 from stratagem.engines.table_trainables import ROW_GRADIENTS, TableTrainable
+from stratagem.engines.workers import Workers
+from stratagem.errors import TaskReplaced, TaskUnreachable
 from stratagem.parameters.client import ServerClient
+from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions, ModelPlan, Pieces
 from stratagem.parameters.push import Contribution
-from stratagem.parameters.rules import Async, Sync
+from stratagem.parameters.rules import Async, Sync, UpdateRule
 from stratagem.parameters.server_rows import ServerRows
+from stratagem.runtime import Server
+from stratagem.runtime.peers import task_name
+from stratagem.runtime.stderr import report_briefly
 from stratagem.tables.row_source import RowSource
 from stratagem.tables.table import Table
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState
+
+_START_SECONDS = 600.0
+"""How long a worker waits for servers that have not been started; meanwhile the log names them."""
+
+
+def worker_parts(
+    config: ClusterConfig,
+    rule: UpdateRule,
+    partitioner: Partitioner | None,
+    devices_per_worker: int | None,
+    snapshot_dir: str | None,
+    snapshot_secs: float,
+    rejoin_timeout: float,
+) -> tuple[Engine, Workers, Feed, int | None]:
+    """Return what the strategy of a worker consists of: engine, workers, feed, and the pushes in each update."""
+    report_briefly(TaskReplaced)
+    workers = worker_tasks(config)
+    if isinstance(rule, Sync):
+        rule = rule.for_workers(len(workers))
+    share_host(config)
+    server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
+    servers = tuple(task_name(PS, index) for index in config.cluster.task_indices(PS))
+    # A worker that was started again had servers before: they come back soon, or the job is over.
+    timeout = _START_SECONDS if environment.generation() == 0 else rejoin_timeout
+    try:
+        platforms = platforms_of(server.peers, servers, timeout)
+    except TaskUnreachable as error:
+        raise TaskUnreachable(f"{error} Or the job is over, and its servers have ended") from None
+    replicas = Replicas.first(devices_per_worker)
+    server.announce_devices()
+    options = JobOptions(
+        servers=servers,
+        workers=tuple(workers),
+        platforms=platforms,
+        rule=rule,
+        partitioner=partitioner,
+        snapshot_dir=snapshot_dir or environment.snapshot_dir(),
+        snapshot_secs=snapshot_secs,
+        rejoin_timeout=rejoin_timeout,
+    )
+    group = ServerWorkers(server, workers, config.is_chief, rule)
+    engine = ParameterServerEngine(replicas, group, options)
+    aggregated = rule.replicas_to_aggregate if isinstance(rule, Sync) else 1
+    return engine, group, ServerFeed(replicas, group), aggregated
 
 
 class ParameterServerEngine(Engine):

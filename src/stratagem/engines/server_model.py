@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from stratagem.engines.engine import Step
@@ -87,14 +86,13 @@ class ServerModel(ServerHome):
         notice: PreemptionNotice | None,
         state: TrainState,
     ) -> None:
-        super().__init__()
+        super().__init__(state)
         self.plan = plan
         self.client = client
         self.rendezvous = Rendezvous(client)
         self.is_chief = is_chief
         self._notice = notice
         self.in_step = isinstance(plan.options.rule, Sync)
-        self.form: TrainState = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
         self.compiled: dict[Step, Callable[..., Any]] = {}
         self._source = state.recipe.tables
         self._prefetchers: dict[TableTrainable, RowPrefetcher] = {}

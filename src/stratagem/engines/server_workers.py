@@ -4,16 +4,21 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from stratagem.cluster.roles import PS
 from stratagem.engines.chief_files import ChiefFiles
 from stratagem.engines.feeds import HOW_TO_SHARE, Batches, Deal, Feed, digest, nonempty, place_ahead
 from stratagem.engines.replicas import Replicas
 from stratagem.engines.rows import count_rows, share_of, take_rows
 from stratagem.engines.server_model import ServerModel
 from stratagem.engines.workers import Array, ServerPreemptionNotice, Workers
-from stratagem.errors import DataError, StrategyError
+from stratagem.errors import DataError, StratagemError, StrategyError
 from stratagem.parameters.rules import Sync, UpdateRule
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
+from stratagem.runtime.peers import task_name
+
+_STATUS_SECONDS = 5.0
+"""How long a server may take to report its status."""
 
 
 class ServerWorkers(Workers):
@@ -63,6 +68,16 @@ class ServerWorkers(Workers):
     def gather(self, array: Array) -> Sequence[Array]:
         """Return the arrays of all workers that train in step with this one, in their order."""
         return self.model.rendezvous.gather("reduce", array) if self._is_sync else [array]
+
+    def status(self) -> dict[str, Any]:
+        peers, statuses = self.server.peers, {}
+        for index in self.server.cluster.task_indices(PS):
+            task = task_name(PS, index)
+            try:
+                statuses[task] = peers[task].call("status", timeout=_STATUS_SECONDS, wait=False).fields
+            except StratagemError as error:
+                statuses[task] = {"error": str(error)}
+        return statuses
 
     def preemption_notice(self) -> ServerPreemptionNotice | None:
         """Return what tells the chief that this worker was asked to end; `None` where workers are not in step."""

@@ -37,6 +37,10 @@ class Workers(ABC):
         """Return the arrays of all workers, in the order of their indices."""
 
     @abstractmethod
+    def status(self) -> dict[str, Any]:
+        """Return what the parameter servers report of themselves and of the workers, by task; empty without servers."""
+
+    @abstractmethod
     def close(self) -> None:
         """Leave the other workers, having finished."""
 
@@ -59,6 +63,9 @@ class Alone(Workers):
 
     def gather(self, array: Array) -> Sequence[Array]:
         return [array]
+
+    def status(self) -> dict[str, Any]:
+        return {}
 
     def close(self) -> None:
         """Do nothing: there is nobody to leave."""

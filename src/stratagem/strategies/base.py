@@ -51,7 +51,6 @@ class Strategy(RefusesTensorFlowNames):
         self,
         engine: Engine,
         workers: Workers,
-        *,
         feed: Feed | None = None,
         workers_in_sync: int | None = None,
     ) -> None:
@@ -115,8 +114,12 @@ class Strategy(RefusesTensorFlowNames):
         return model
 
     def status(self) -> dict[str, Any]:
-        """Return what the parameter servers report of themselves and of the workers, by task; empty without servers."""
-        return {}
+        """Return each parameter server's status, by task; empty without servers.
+
+        It has the server's variables, global step and staleness, and how much each worker has pushed. A server that does
+        not answer has an `error` instead.
+        """
+        return self._workers.status()
 
     def placement(self, state: TrainState) -> dict[str, str]:
         """Return the devices of this process that hold each parameter of a state, by the parameter's name."""

@@ -1,27 +1,20 @@
 """`MultiWorkerMirroredStrategy`: several processes, each with its devices, in step with each other."""
 
 import logging
-from functools import partial
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
-from stratagem.cluster import ClusterConfig
 from stratagem.collectives import GroupOptions
-from stratagem.devices import share_host, visible_gpus
+from stratagem.devices import visible_gpus
 from stratagem.engines.cluster_tasks import WORKER_JOBS, ClusterLike, worker_tasks
 from stratagem.engines.engine import Engine
-from stratagem.engines.group_workers import GroupWorkers
-from stratagem.engines.jax_distributed import connect_devices
 from stratagem.engines.local_engines import MirroredEngine, evaluator_parts, is_evaluator
-from stratagem.engines.mesh_engine import MeshEngine
-from stratagem.engines.multi_worker_engine import MultiWorkerEngine, ShardedStateEngine
+from stratagem.engines.multi_worker_engine import Communication, multi_worker_parts
 from stratagem.engines.replicas import Replicas
 from stratagem.engines.workers import Alone, Workers
 from stratagem.environment import current
 from stratagem.errors import StrategyError
-from stratagem.runtime import Server
 from stratagem.strategies.base import Strategy
 
-Communication = Literal["auto", "ring", "nccl", "shm"]
 _log = logging.getLogger("stratagem")
 
 
@@ -79,7 +72,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             _log.info("MultiWorkerMirroredStrategy: no other worker, this process trains alone")
             engine, workers = MirroredEngine(Replicas.named(None), shard_state), Alone()
         else:
-            engine, workers = _parts_of_group(config, communication, options, shard_state)
+            engine, workers = multi_worker_parts(config, communication, options, shard_state)
         super().__init__(engine, workers)
 
 
@@ -96,41 +89,3 @@ def _only_communication(given: str, communication: Communication) -> Communicati
         f"cluster is {given!r} and communication is {communication!r}; a cluster is a ClusterSpec or a dictionary of "
         f"addresses by job, and communication one of {', '.join(get_args(Communication))}, as in communication='ring'"
     )
-
-
-def _parts_of_group(
-    config: ClusterConfig, communication: Communication, options: GroupOptions, shard_state: bool
-) -> tuple[Engine, Workers]:
-    share_host(config)
-    server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
-    workers = GroupWorkers(config, server, options)
-    choice, why = _choose(communication, workers)
-    _log.info("MultiWorkerMirroredStrategy: communication %s, %s", choice, why)
-    find = partial(Replicas.named, None)
-    engine: Engine
-    if choice == "shm" and not shard_state:
-        engine = MultiWorkerEngine(find(), workers)
-    else:
-        replicas, under_way = connect_devices(workers, options, find)
-        engine = (
-            ShardedStateEngine(replicas, workers, under_way)
-            if choice == "shm"
-            else MeshEngine(replicas, workers, under_way, shard_state)
-        )
-    server.announce_devices()
-    return engine, workers
-
-
-def _choose(communication: Communication, workers: GroupWorkers) -> tuple[str, str]:
-    if communication != "auto":
-        if communication == "shm" and not workers.are_on_one_host():
-            raise StrategyError(
-                "communication='shm' needs all workers on one host, and shared memory not turned off (STRATAGEM_SHM); not "
-                f"all of {', '.join(workers.group.tasks)} reach each other so. Use 'ring', or 'auto', which chooses"
-            )
-        return communication, "as asked for"
-    if visible_gpus(current()):
-        return "nccl", "since there are GPUs"
-    if workers.are_on_one_host():
-        return "shm", "since all workers are on this host"
-    return "ring", "since the workers are on several hosts without GPUs"

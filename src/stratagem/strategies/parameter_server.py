@@ -1,32 +1,21 @@
 """`ParameterServerStrategy`: variables on servers, which any number of workers train, each at its own pace."""
 
-import logging
-from typing import Any, Literal
+from typing import Literal
 
-from stratagem import environment
 from stratagem.cluster import ClusterConfig, ClusterSpec, how_to_start, resolve_cluster
-from stratagem.devices import share_host
-from stratagem.engines.cluster_tasks import ALL_JOBS, ClusterLike, check_servers, worker_tasks
-from stratagem.engines.in_graph import InGraphEngine, InGraphFeed, InGraphWorkers, in_graph_rule
+from stratagem.cluster.roles import PS
+from stratagem.engines.cluster_tasks import ALL_JOBS, ClusterLike, check_servers, serve, worker_tasks
+from stratagem.engines.in_graph import InGraphWorkers, in_graph_parts, in_graph_rule
 from stratagem.engines.local_engines import evaluator_parts, is_evaluator
-from stratagem.engines.parameter_server_engine import ParameterServerEngine
+from stratagem.engines.parameter_server_engine import worker_parts
 from stratagem.engines.replicas import Replicas
-from stratagem.engines.server_workers import ServerFeed, ServerWorkers
-from stratagem.errors import StratagemError, StrategyError, TaskReplaced, TaskUnreachable
+from stratagem.errors import StrategyError
 from stratagem.parameters.partition import Partitioner
-from stratagem.parameters.planning import JobOptions
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
-from stratagem.runtime import Server, Session
+from stratagem.runtime import Session
 from stratagem.runtime.peers import task_name
-from stratagem.runtime.stderr import report_briefly
 from stratagem.strategies.base import Strategy
 from stratagem.waist import TrainState
-
-_log = logging.getLogger("stratagem")
-_START_SECONDS = 600.0
-"""How long a worker waits for servers that have not been started; meanwhile the log names them."""
-_STATUS_SECONDS = 5.0
-"""How long a task may take to report its status."""
 
 
 class ParameterServerStrategy(Strategy):
@@ -87,37 +76,17 @@ class ParameterServerStrategy(Strategy):
             return
         if replication == "in-graph":
             driven = in_graph_rule(rule, devices_per_worker, snapshot_dir)
-            self._drive(cluster, driven, partitioner, rejoin_timeout)
+            spec, task = self._client_of(cluster)
+            super().__init__(*in_graph_parts(spec, task, driven, partitioner, rejoin_timeout))
             return
         config = self._needed_task(cluster)
-        if config.job_name == "ps":
-            _serve(config)
-        report_briefly(TaskReplaced)
-        workers = worker_tasks(config)
-        if isinstance(rule, Sync):
-            rule = rule.for_workers(len(workers))
-        share_host(config)
-        server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
-        # A worker that was started again had servers before: they come back soon, or the job is over.
-        seconds = _START_SECONDS if environment.generation() == 0 else rejoin_timeout
-        platforms = _platforms(server, config, seconds)
-        replicas = Replicas.first(devices_per_worker)
-        server.announce_devices()
-        options = JobOptions(
-            servers=tuple(task_name("ps", index) for index in config.cluster.task_indices("ps")),
-            workers=tuple(workers),
-            platforms=platforms,
-            rule=rule,
-            partitioner=partitioner,
-            snapshot_dir=snapshot_dir or environment.snapshot_dir(),
-            snapshot_secs=snapshot_secs,
-            rejoin_timeout=rejoin_timeout,
+        if config.job_name == PS:
+            serve(config)
+        super().__init__(
+            *worker_parts(
+                config, rule, partitioner, devices_per_worker, snapshot_dir, snapshot_secs, rejoin_timeout
+            )
         )
-        self._servers = options.servers
-        group = ServerWorkers(server, workers, config.is_chief, rule)
-        engine = ParameterServerEngine(replicas, group, options)
-        aggregated = rule.replicas_to_aggregate if isinstance(rule, Sync) else 1
-        super().__init__(engine, group, feed=ServerFeed(replicas, group), workers_in_sync=aggregated)
 
     def _needed_task(self, cluster: ClusterLike | None) -> ClusterConfig:
         config = self._own_task(cluster)
@@ -128,48 +97,19 @@ class ParameterServerStrategy(Strategy):
             )
         return config
 
-    def _drive(
-        self,
-        cluster: ClusterLike | None,
-        rule: Async | Sync,
-        partitioner: Partitioner | None,
-        rejoin_timeout: float,
-    ) -> None:
-        """Drive all workers as their one client, or serve that client."""
-        own: str | None = None
+    def _client_of(self, cluster: ClusterLike | None) -> tuple[ClusterSpec, str | None]:
+        """Return the cluster and the task of the one client; serve if this process is another task."""
         if cluster is not None and resolve_cluster() is None:  # a client from outside of the cluster
             spec = ClusterSpec(cluster)
             check_servers(spec, None)
-        else:
-            config = self._needed_task(cluster)
-            if config.job_name == "ps":
-                _serve(config)
-            worker_tasks(config)  # raises for a task that does not train
-            if not config.is_chief:
-                _serve(config)
-            spec, own = config.cluster, task_name(config.job_name, config.task_index)
-        client = InGraphWorkers(spec, own, rejoin_timeout)
-        engine = InGraphEngine(client, rule, partitioner, rejoin_timeout)
-        is_sync = isinstance(rule, Sync)
-        in_sync = len(client.pool.tasks) if is_sync else 1
-        super().__init__(engine, client, feed=InGraphFeed(takes_turns=not is_sync), workers_in_sync=in_sync)
-
-    def status(self) -> dict[str, Any]:
-        """Return, for each server, its variables, global step, staleness, and how much each worker has pushed.
-
-        A server that does not answer has an `error` instead.
-        """
-        if isinstance(self._workers, InGraphWorkers):
-            return self._workers.pool.session.status()
-        if not isinstance(self._workers, ServerWorkers):
-            return {}
-        peers, statuses = self._workers.server.peers, {}
-        for task in self._servers:
-            try:
-                statuses[task] = peers[task].call("status", timeout=_STATUS_SECONDS, wait=False).fields
-            except StratagemError as error:
-                statuses[task] = {"error": str(error)}
-        return statuses
+            return spec, None
+        config = self._needed_task(cluster)
+        if config.job_name == PS:
+            serve(config)
+        worker_tasks(config)  # raises for a task that does not train
+        if not config.is_chief:
+            serve(config)
+        return config.cluster, task_name(config.job_name, config.task_index)
 
     def placement(self, state: TrainState) -> dict[str, str]:
         """Return the device of each variable, or of each of its shards, by name."""
@@ -219,24 +159,3 @@ def _check_tables_above(tables_above: object, replication: str) -> None:
         raise StrategyError(
             "tables_above was given with replication='in-graph', which trains no tables: use between-graph"
         )
-
-
-def _serve(config: ClusterConfig) -> None:
-    """Serve until the job is done."""
-    share_host(config)
-    with Server(config.cluster, config.job_name, config.task_index) as server:
-        server.join()
-    raise SystemExit(0)
-
-
-def _platforms(server: Server, config: ClusterConfig, seconds: float) -> tuple[str, ...]:
-    """Return the platform that each server's programs are exported for, once it is up."""
-    platforms = []
-    for index in config.cluster.task_indices("ps"):
-        peer = server.peers[task_name("ps", index)]
-        try:
-            peer.call("ping", timeout=seconds)
-        except TaskUnreachable as error:
-            raise TaskUnreachable(f"{error} Or the job is over, and its servers have ended") from None
-        platforms.append(str(peer.info["platform"]))
-    return tuple(platforms)

@@ -121,7 +121,8 @@ class ServerHome(Home):
     form: "TrainState"
     workers = None
 
-    def __init__(self) -> None:
+    def __init__(self, state: "TrainState") -> None:
+        self.form = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
         self._before_closing: list[Callable[[], object]] = []
 
     @property

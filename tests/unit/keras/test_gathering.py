@@ -24,6 +24,9 @@ class Gathered(Workers):
     def gather(self, array: Any) -> list[Any]:
         return [*(np.frombuffer(each, np.uint8) for each in self._others), array]
 
+    def status(self) -> dict[str, Any]:
+        return {}
+
     def close(self) -> None:
         """Nothing to leave."""
 
