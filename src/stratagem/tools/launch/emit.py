@@ -37,7 +37,7 @@ _OPTIONS = [
         "--devices-per-worker", metavar="K", type=_AT_LEAST_ONE, help="Virtual CPU devices of each worker."
     ),
     click.option("--gpus-per-worker", metavar="K", type=_AT_LEAST_ONE, help="GPUs of each worker."),
-    click.option("--max-restarts", default=0, metavar="R", type=_NUMBER, help="Most restarts."),
+    click.option("--max-restarts", default=0, metavar="R", type=_NUMBER, help="Maximum number of restarts."),
     click.option(
         "--grace",
         default=DEFAULT_GRACE,

@@ -43,7 +43,9 @@ Example:
     type=_AT_LEAST_ONE,
     help="Devices of each worker: a share of the GPUs, or virtual CPU devices.  [default: all that it finds]",
 )
-@click.option("--max-restarts", default=0, metavar="R", type=_NUMBER, help="Most restarts in the whole run.")
+@click.option(
+    "--max-restarts", default=0, metavar="R", type=_NUMBER, help="Maximum number of restarts in the run."
+)
 @click.option(
     "--restart",
     "rule",
