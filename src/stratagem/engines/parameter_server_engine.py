@@ -163,12 +163,11 @@ class _ServerStep:
         rows = count_rows(batch, default=0)
         prefetcher = following = None
         if isinstance(self._trainable, TableTrainable):
-            prefetcher = model.prefetcher(self._trainable)
+            lookahead = cast(Lookahead, self._replicas.lookahead)  # which `tables` has set
+            prefetcher = model.prefetcher(self._trainable, lookahead.distance)
             if not prefetcher.has_rows(batch):
                 state = model.after_push(state)
-            lookahead = self._replicas.lookahead
-            later = None if lookahead is None else lookahead.after(batch)
-            following = prefetcher.following(state.flat_params, later)
+            following = prefetcher.following(state.flat_params, lookahead.after(batch))
         if rows:
             state, results = self._compute(model, state, batch, prefetcher)
         else:

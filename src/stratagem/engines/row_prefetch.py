@@ -18,9 +18,6 @@ from stratagem.tables.row_partition import RowPartition
 from stratagem.tables.stacks import BatchRows, padded_size
 from stratagem.waist import Arrays
 
-_MOST_BATCHES = 3
-"""Batches whose rows are known at the same time: the present one, and those of the two steps after it."""
-
 
 @dataclass(eq=False)
 class RowsOfBatch:
@@ -60,10 +57,11 @@ class RowsOfBatch:
 class RowPrefetcher:
     """Knows, and fetches, the rows that the steps of one worker need."""
 
-    def __init__(self, source: ServerRows, trainable: TableTrainable) -> None:
+    def __init__(self, source: ServerRows, trainable: TableTrainable, distance: int) -> None:
         self._source = source
         self._trainable = trainable
-        self._ahead: deque[RowsOfBatch] = deque(maxlen=_MOST_BATCHES)
+        # The rows of the present batch, and of as many after it as steps look ahead.
+        self._ahead: deque[RowsOfBatch] = deque(maxlen=distance + 1)
 
     def has_rows(self, batch: Any) -> bool:
         """Return whether the rows that a batch needs have come with a push."""

@@ -127,11 +127,11 @@ class ServerModel(ServerHome):
 
     # States.
 
-    def prefetcher(self, trainable: TableTrainable) -> RowPrefetcher:
-        """Return what fetches the rows that the steps of a trainable need."""
+    def prefetcher(self, trainable: TableTrainable, distance: int) -> RowPrefetcher:
+        """Return what fetches the rows that the steps of a trainable need, which look this many steps ahead."""
         if trainable not in self._prefetchers:
             source: ServerRows = self._source  # type: ignore[assignment]
-            self._prefetchers[trainable] = RowPrefetcher(source, trainable)
+            self._prefetchers[trainable] = RowPrefetcher(source, trainable, distance)
         return self._prefetchers[trainable]
 
     def after_push(self, state: TrainState) -> TrainState:
