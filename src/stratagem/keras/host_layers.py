@@ -222,7 +222,7 @@ def with_strings(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 def host_layers_of(model: Any) -> HostLayers | None:
     """Return the layers of a model that TensorFlow computes; `None` if it has none.
 
-    A model has one such object until its graph changes, so TensorFlow traces its layers once for training and evaluation.
+    A model has one such object until its graph changes, so training and evaluation share what TensorFlow has traced.
 
     Raises:
         StrategyError: The layers are where they cannot be computed before the step.

@@ -152,7 +152,7 @@ def test_one_batch_at_a_time_and_another_vocabulary() -> None:
     np.testing.assert_allclose(model.predict_on_batch(x)[:4], before[3::-1], rtol=1e-6)
 
 
-def test_layers_are_traced_once_for_training_and_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_and_evaluation_share_what_tensorflow_has_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     functions: list[Any] = []
     make = tensorflow.function
 
@@ -164,7 +164,9 @@ def test_layers_are_traced_once_for_training_and_evaluation(monkeypatch: pytest.
         given = keras.Input((1,), dtype="string")
         model = adopted(given, hashing()(given), by_row())
     monkeypatch.setattr(tensorflow, "function", recorded)
-    trained(model, WORDS)
+    model.fit(WORDS, Y, epochs=2, validation_data=(WORDS, Y), **OPTIONS)
+    model.evaluate(WORDS, Y, batch_size=OPTIONS["batch_size"], verbose=0)
+    model.predict(WORDS, batch_size=OPTIONS["batch_size"], verbose=0)
     assert [function.experimental_get_tracing_count() for function in functions] == [1]
 
 
