@@ -116,20 +116,22 @@ class SumLayout:
 
     def slices_in(self, buffer: Array, chunk: Chunk) -> list[Array]:
         """Return the slices of a chunk as flat arrays that lie in its bytes."""
+        specs = self.specs
         return [
-            buffer[piece.offset : piece.offset + piece.nbytes].view(self.specs[piece.array].dtype)
+            buffer[piece.offset : piece.offset + piece.nbytes].view(specs[piece.array].dtype)
             for piece in chunk.slices
         ]
 
     def arrays_in(self, buffer: Array) -> list[Array]:
         """Return all arrays, in their shapes, as they lie in the bytes of the whole stretch."""
-        flats = dict(
-            zip((piece.array for piece in self.whole.slices), self.slices_in(buffer, self.whole), strict=True)
-        )
+        specs = self.specs
+        arrays: list[Array | None] = [None] * len(specs)
+        for piece, flat in zip(self.whole.slices, self.slices_in(buffer, self.whole), strict=True):
+            arrays[piece.array] = flat.reshape(specs[piece.array].shape)
         # Arrays without an element lie nowhere.
         return [
-            flats[index].reshape(spec.shape) if index in flats else np.empty(spec.shape, spec.dtype)
-            for index, spec in enumerate(self.specs)
+            np.empty(spec.shape, spec.dtype) if array is None else array
+            for spec, array in zip(specs, arrays, strict=True)
         ]
 
     def fill(self, buffer: Array, chunk: Chunk, flats: Sequence[Array]) -> Array:
