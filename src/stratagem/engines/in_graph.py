@@ -21,7 +21,7 @@ from stratagem.engines.workers import Array, Workers
 from stratagem.errors import StratagemError, StrategyError, TaskLost, TaskUnreachable
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions, ModelPlan
-from stratagem.parameters.rules import Async, Sync, UpdateRule
+from stratagem.parameters.rules import UpdateRule
 from stratagem.runtime import Session
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.peers import task_name
@@ -33,13 +33,13 @@ _FAREWELL_SECONDS = 1.0
 _MOST_FAREWELLS = 32
 
 
-def in_graph_rule(rule: UpdateRule, devices_per_worker: int | None, snapshot_dir: str | None) -> Async | Sync:
+def in_graph_rule(rule: UpdateRule, devices_per_worker: int | None, snapshot_dir: str | None) -> UpdateRule:
     """Return the update rule, if one client can do all that it is asked for.
 
     Raises:
         StrategyError: It cannot.
     """
-    if not isinstance(rule, Async | Sync) or (isinstance(rule, Sync) and rule != Sync()):
+    if not rule.works_in_graph:
         raise StrategyError(
             f"update is {rule!r}; with replication='in-graph' one client drives all workers alike: give sg.Sync() or "
             "sg.Async(), or use replication='between-graph'"
@@ -60,7 +60,7 @@ def in_graph_rule(rule: UpdateRule, devices_per_worker: int | None, snapshot_dir
 def in_graph_parts(
     cluster: ClusterSpec,
     own_task: str | None,
-    rule: Async | Sync,
+    rule: UpdateRule,
     partitioner: Partitioner | None,
     rejoin_timeout: float,
 ) -> tuple[Engine, Workers, Feed, int]:
@@ -75,9 +75,8 @@ def in_graph_parts(
     """
     client = InGraphWorkers(cluster, own_task, rejoin_timeout)
     engine = InGraphEngine(client, rule, partitioner, rejoin_timeout)
-    is_sync = isinstance(rule, Sync)
-    in_sync = len(client.pool.tasks) if is_sync else 1
-    return engine, client, InGraphFeed(takes_turns=not is_sync), in_sync
+    in_sync = rule.pushes_per_update(len(client.pool.tasks))
+    return engine, client, InGraphFeed(takes_turns=not rule.averages_pushes), in_sync
 
 
 class InGraphWorkers(Workers):
@@ -183,7 +182,7 @@ class InGraphEngine(Engine):
     def __init__(
         self,
         workers: InGraphWorkers,
-        rule: Async | Sync,
+        rule: UpdateRule,
         partitioner: Partitioner | None,
         rejoin_timeout: float,
     ) -> None:
@@ -198,7 +197,7 @@ class InGraphEngine(Engine):
             servers=servers,
             workers=tuple(workers.pool.tasks),
             platforms=platforms_of(peers, servers, _START_SECONDS),
-            rule=rule.for_workers(len(workers.pool.tasks)) if isinstance(rule, Sync) else rule,
+            rule=rule.for_workers(len(workers.pool.tasks)),
             partitioner=partitioner,
             snapshot_dir=None,
             snapshot_secs=60,
@@ -216,12 +215,12 @@ class InGraphEngine(Engine):
         name = f"model-{self._models}"
         self._models += 1
         plan = ModelPlan(name, state, state.recipe.names, self._options)
-        model = InGraphModel(name, self._workers.pool, plan, state, isinstance(self._rule, Sync))
+        model = InGraphModel(name, self._workers.pool, plan, state, self._rule.averages_pushes)
         self._workers.use(model)
         return model.renew(replace(state, recipe=replace(state.recipe, home=model)))
 
     def build(self, trainable: Trainable) -> Step:
-        step = self._in_step(trainable) if isinstance(self._rule, Sync) else self._in_turn(trainable)
+        step = self._in_step(trainable) if self._rule.averages_pushes else self._in_turn(trainable)
 
         def guarded(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
             try:

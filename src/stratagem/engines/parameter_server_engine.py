@@ -29,7 +29,7 @@ from stratagem.parameters.client import ServerClient
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions, ModelPlan, Pieces
 from stratagem.parameters.push import Contribution
-from stratagem.parameters.rules import Async, Sync, UpdateRule
+from stratagem.parameters.rules import UpdateRule
 from stratagem.parameters.server_rows import ServerRows
 from stratagem.runtime import Server
 from stratagem.runtime.peers import task_name
@@ -54,8 +54,7 @@ def worker_parts(
     """Return what the strategy of a worker consists of: engine, workers, feed, and the pushes in each update."""
     report_briefly(TaskReplaced)
     workers = worker_tasks(config)
-    if isinstance(rule, Sync):
-        rule = rule.for_workers(len(workers))
+    rule = rule.for_workers(len(workers))
     share_host(config)
     server = Server(config.cluster, config.job_name, config.task_index, announce_devices=False)
     servers = tuple(task_name(PS, index) for index in config.cluster.task_indices(PS))
@@ -79,7 +78,7 @@ def worker_parts(
     )
     group = ServerWorkers(server, workers, config.is_chief, rule)
     engine = ParameterServerEngine(replicas, group, options)
-    aggregated = rule.replicas_to_aggregate if isinstance(rule, Sync) else 1
+    aggregated = rule.pushes_per_update(len(workers))
     return engine, group, ServerFeed(replicas, group), aggregated
 
 
@@ -96,7 +95,7 @@ class ParameterServerEngine(Engine):
 
     def tables(self, tables: Sequence[Table], optimizer: Any) -> RowSource:
         # While a push is under way the rows of the next step cannot be asked for: they come with the push before.
-        self.replicas.lookahead = Lookahead(2 if _overlaps(self._options) else 1)
+        self.replicas.lookahead = Lookahead(2 if self._options.rule.overlaps else 1)
         return ServerRows(tables, optimizer)
 
     def lay_out(self, state: TrainState) -> TrainState:
@@ -109,7 +108,7 @@ class ParameterServerEngine(Engine):
         )
         client.connect()
         notice = workers.preemption_notice()
-        model = ServerModel(plan, client, _overlaps(self._options), workers.is_chief, notice, state)
+        model = ServerModel(plan, client, self._options.rule.overlaps, workers.is_chief, notice, state)
         if isinstance(state.recipe.tables, ServerRows):
             state.recipe.tables.client, state.recipe.tables.settle = client, model.settle
         workers.use(model)
@@ -119,10 +118,6 @@ class ParameterServerEngine(Engine):
 
     def build(self, trainable: Trainable) -> Step:
         return _ServerStep(trainable, self.replicas, self._workers.index, self._options)
-
-
-def _overlaps(options: JobOptions) -> bool:
-    return isinstance(options.rule, Async) and options.rule.overlap
 
 
 @dataclass
@@ -151,8 +146,8 @@ class _ServerStep:
         self._trainable = trainable
         self._replicas = replicas
         self._index = index
-        self._averages = isinstance(options.rule, Sync)
-        self._renews = not self._averages and not _overlaps(options)
+        self._averages = options.rule.averages_pushes
+        self._renews = not self._averages and not options.rule.overlaps
         # A single CPU device reads arrays of the host in place.
         self._on_devices = _unchanged if replicas.read_host_memory else replicas.replicate
         self._on_host = np.asarray if len(replicas) == 1 else _first_copy

@@ -18,7 +18,6 @@ from stratagem.parameters.client import ServerClient
 from stratagem.parameters.planning import ModelPlan
 from stratagem.parameters.push import Contribution, Outcome
 from stratagem.parameters.rendezvous import Rendezvous
-from stratagem.parameters.rules import Sync
 from stratagem.parameters.server_rows import ServerRows
 from stratagem.tables.table_files import NO_ROWS, NewRows
 from stratagem.waist import Arrays, TrainState
@@ -92,7 +91,7 @@ class ServerModel(ServerHome):
         self.rendezvous = Rendezvous(client)
         self.is_chief = is_chief
         self._notice = notice
-        self.in_step = isinstance(plan.options.rule, Sync)
+        self.in_step = plan.options.rule.averages_pushes
         self.compiled: dict[Step, Callable[..., Any]] = {}
         self._source = state.recipe.tables
         self._prefetchers: dict[TableTrainable, RowPrefetcher] = {}

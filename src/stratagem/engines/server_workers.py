@@ -12,7 +12,7 @@ from stratagem.engines.rows import count_rows, share_of, take_rows
 from stratagem.engines.server_model import ServerModel
 from stratagem.engines.workers import Array, ServerPreemptionNotice, Workers
 from stratagem.errors import DataError, StratagemError, StrategyError
-from stratagem.parameters.rules import Sync, UpdateRule
+from stratagem.parameters.rules import UpdateRule
 from stratagem.runtime import Server
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.peers import task_name
@@ -37,8 +37,8 @@ class ServerWorkers(Workers):
         self.index = list(tasks).index(server.task)
         self.count = len(tasks)
         self.is_chief = is_chief
-        self.shares_batches = isinstance(rule, Sync) and rule.shares_batches(len(tasks))
-        self._is_sync = isinstance(rule, Sync)
+        self.shares_batches = rule.shares_batches(len(tasks))
+        self._are_in_step = rule.averages_pushes
         self._chief = tasks[0]
         self.files = ChiefFiles(server, tasks[0])
         self._models: list[ServerModel] = []
@@ -67,7 +67,7 @@ class ServerWorkers(Workers):
 
     def gather(self, array: Array) -> Sequence[Array]:
         """Return the arrays of all workers that train in step with this one, in their order."""
-        return self.model.rendezvous.gather("reduce", array) if self._is_sync else [array]
+        return self.model.rendezvous.gather("reduce", array) if self._are_in_step else [array]
 
     def status(self) -> dict[str, Any]:
         peers, statuses = self.server.peers, {}
@@ -81,7 +81,7 @@ class ServerWorkers(Workers):
 
     def preemption_notice(self) -> ServerPreemptionNotice | None:
         """Return what tells the chief that this worker was asked to end; `None` where workers are not in step."""
-        return ServerPreemptionNotice(self.server, [self._chief], self._chief) if self._is_sync else None
+        return ServerPreemptionNotice(self.server, [self._chief], self._chief) if self._are_in_step else None
 
     def close(self) -> None:
         """Leave the servers, having finished. Also called when this process ends well."""

@@ -17,8 +17,9 @@ A map, from the outside in:
     row_updates                an optimizer's update of the rows of a table
     averaging                  the mean of several pushes and the update that it makes, as one program
     model_core                 the pure core: the states of a model, and everything that server 0 decides about it
-    authority, update_rules    the part of it that decides who takes part, and which pushes make which update
+    authority                  the part of it that decides who takes part, and follows the update rule
     snapshot_schedule          the part that decides when snapshots are due, and which may be committed
     exchanges, agreements      the part that keeps what workers show each other; which values they evaluate
-    rules, config, protocol    the user's wishes, and the words in which both sides talk
+    rules                      update rules, and the state machines that decide by them which pushes make an update
+    config, protocol           a model as a server has to know it, and the words in which both sides talk
 """

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from stratagem.errors import StrategyError
-from stratagem.parameters.rules import UpdateRule
-from stratagem.parameters.update_rules import APPLIED, DROPPED, Push, Verdict, machine_of
+from stratagem.parameters.rules import APPLIED, DROPPED, Push, UpdateRule, Verdict
 
 _REMEMBERED = 8
 """Decisions kept for each worker: it has one push or two under way, never more."""
@@ -91,7 +90,7 @@ class Authority:
         self.staleness: Counter[int] = Counter()
         self.pushed: Counter[int] = Counter()
         self.dropped: Counter[int] = Counter()
-        self._machine = machine_of(rule, workers)
+        self._machine = rule.machine(workers)
         self._servers = frozenset(servers)
         self._members = {worker: Member() for worker in range(workers)}
         self._arrivals: dict[Push, set[int]] = {}

@@ -25,7 +25,7 @@ from stratagem.parameters.model_core import Joining
 from stratagem.parameters.planning import ModelPlan, Pieces
 from stratagem.parameters.protocol import OK, STATE
 from stratagem.parameters.push import VOID, Contribution, FreeMemory, Outcome, PushUnderWay, receive
-from stratagem.parameters.update_rules import COUNTED, DROPPED, Push
+from stratagem.parameters.rules import COUNTED, DROPPED, Push
 from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response

@@ -1,5 +1,6 @@
 """What one parameter server has to know of a model: the form of what it holds, and how it is updated."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -9,7 +10,9 @@ from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire import Fields
 from stratagem.tables.row_store import RowSpec
 
-_RULES: dict[str, type[UpdateRule]] = {rule.__name__: rule for rule in (Async, Sync, BoundedStaleness)}
+_RULES: dict[str, Callable[..., UpdateRule]] = {
+    rule.__name__: rule for rule in (Async, Sync, BoundedStaleness)
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class StoreConfig(JobConfig):
             "leaves": [_plain(each.spec, each.name) for each in self.leaves],
             "slots": [_plain(each.spec, each.name) for each in self.slots],
             "commons": [_plain(spec) for spec in self.commons],
-            "rule": [type(self.rule).__name__, asdict(self.rule)],
+            "rule": [type(self.rule).__name__, dict(vars(self.rule))],
             "tables": [asdict(stack) for stack in self.tables],
         }
 

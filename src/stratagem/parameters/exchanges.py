@@ -7,7 +7,7 @@ from typing import Any, cast
 from stratagem.errors import StrategyError
 from stratagem.parameters.authority import Decision
 from stratagem.parameters.protocol import Reading
-from stratagem.parameters.update_rules import Push
+from stratagem.parameters.rules import Push
 
 _REMEMBERED = 16
 

@@ -21,9 +21,9 @@ from stratagem.parameters.authority import Decision
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.model_core import LONG, Conversation, ModelCore, Restored, WriteSnapshot
 from stratagem.parameters.part import ModelPart
+from stratagem.parameters.rules import Push
 from stratagem.parameters.snapshot_writer import KEPT_SNAPSHOTS, shard_name
 from stratagem.parameters.store import Lead
-from stratagem.parameters.update_rules import Push
 from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.peers import Peers
 from stratagem.runtime.programs import ProgramCache

@@ -12,7 +12,6 @@ from stratagem.devices import log_placement, part_name
 from stratagem.parameters.config import Held, JobConfig, StackConfig, StoreConfig
 from stratagem.parameters.partition import Leaf, Partitioner, partition
 from stratagem.parameters.row_updates import PlannedRows, RowUpdate, row_spec
-from stratagem.parameters.rules import Sync
 from stratagem.parameters.split import KeptSlot, Part, Piece, Plan, Update, analyse
 from stratagem.runtime.programs import Program, export_program
 from stratagem.runtime.programs.summary import TensorSpec
@@ -192,7 +191,7 @@ class ModelPlan:
             TensorSpec(tuple(each.shape), str(each.dtype))
             for each in jax.eval_shape(self.plan.commons, tensors[: len(self._leaf_homes)])
         ]
-        averages = isinstance(options.rule, Sync) and self.plan.num_commons > 0
+        averages = options.rule.averages_pushes and self.plan.num_commons > 0
         combine = ""
         if averages:
             pairs = zip(self.parts, leaf_specs, strict=True)

@@ -23,9 +23,8 @@ from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.exchanges import Metrics
 from stratagem.parameters.leader import Leader
 from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
-from stratagem.parameters.rules import BoundedStaleness, Sync
+from stratagem.parameters.rules import APPLIED, COUNTED, Push
 from stratagem.parameters.store import Key, Lead, Store
-from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
 from stratagem.runtime.wire import LATER, Fields, Reply, Request
 from stratagem.runtime.wire.arrays import Array
 
@@ -74,10 +73,10 @@ class Pushes:
     def __init__(self, config: StoreConfig, lead: Lead, leader: Leader | None = None) -> None:
         self._lead = lead
         self._leader = leader
-        self._is_bounded = isinstance(config.rule, BoundedStaleness)
+        self._holds_workers = config.rule.holds_workers
         # Threads that wake one another, and then all want the interpreter, are slow: where one server does all, the
         # thread that makes an update answers everybody who waits for it.
-        self._is_together = leader is not None and leader.is_alone and isinstance(config.rule, Sync)
+        self._is_together = leader is not None and leader.is_alone and config.rule.averages_pushes
         self._waiting: dict[Key, _PendingPush] = {}
         self._metrics = Metrics(len(config.workers))
         self._incarnations: dict[int, str] = {}
@@ -169,7 +168,7 @@ class Pushes:
             self._tell()  # now: to send it all to one who is far takes a while
         fields = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
         if leader is not None:
-            if self._is_bounded and (slower := leader.may_go_on(epoch, push.worker, end)):
+            if self._holds_workers and (slower := leader.may_go_on(epoch, push.worker, end)):
                 return Reply({STATE: PENDING, "waiting": leader.core.names(slower)})
             fields["metrics"] = self._metrics.means(decision)
         if decision.kind == COUNTED:

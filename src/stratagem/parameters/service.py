@@ -22,8 +22,8 @@ from stratagem.parameters.model_core import Joining, ModelCore
 from stratagem.parameters.part import ModelPart
 from stratagem.parameters.protocol import OK, OVER, PENDING, REPLACED, STATE
 from stratagem.parameters.pushes import Pushes, rolled_back, waits_until
+from stratagem.parameters.rules import Push
 from stratagem.parameters.store import Store
-from stratagem.parameters.update_rules import Push
 from stratagem.runtime.exits import DAEMON_WORK
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import Handler, Reply, Request

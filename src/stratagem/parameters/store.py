@@ -15,9 +15,8 @@ from stratagem.errors import ProtocolError, RolledBack, StrategyError
 from stratagem.parameters.authority import Decision
 from stratagem.parameters.averaging import AveragedUpdate, weighted, weights
 from stratagem.parameters.config import Held, StoreConfig
-from stratagem.parameters.rules import Sync
+from stratagem.parameters.rules import APPLIED, COUNTED, Push
 from stratagem.parameters.table_part import TablePart
-from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
 from stratagem.parameters.versions import Release, Versions, copies
 from stratagem.runtime.host_memory import host_view
 from stratagem.runtime.programs import CompiledProgram
@@ -107,7 +106,7 @@ class Store:
             None if update is None else AveragedUpdate(update, len(config.held), len(config.leaves))
         )
         # Asynchronous pushes bring their commons with them: each is an update by itself.
-        averages = isinstance(config.rule, Sync)
+        averages = config.rule.averages_pushes
         self._shares_commons = averages and bool(config.commons)
         # The parameters after an update of several pushes go to several workers.
         self._versions = Versions(len(config.leaves), are_shared=averages)

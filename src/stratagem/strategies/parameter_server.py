@@ -11,7 +11,7 @@ from stratagem.engines.parameter_server_engine import worker_parts
 from stratagem.engines.replicas import Replicas
 from stratagem.errors import StrategyError
 from stratagem.parameters.partition import Partitioner
-from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
+from stratagem.parameters.rules import Async, UpdateRule
 from stratagem.runtime import Session
 from stratagem.runtime.peers import task_name
 from stratagem.strategies.base import Strategy
@@ -137,7 +137,7 @@ class ParameterServerStrategy(Strategy):
 def _check(
     rule: object, replication: str, snapshot_secs: float, rejoin_timeout: float, devices: int | None
 ) -> None:
-    if not isinstance(rule, Async | Sync | BoundedStaleness):
+    if not isinstance(rule, UpdateRule):
         raise StrategyError(f"update is {rule!r}; give sg.Async(), sg.Sync() or sg.BoundedStaleness(steps)")
     if replication not in ("between-graph", "in-graph"):
         raise StrategyError(f"replication is {replication!r}; it can be 'between-graph' or 'in-graph'")

@@ -9,8 +9,16 @@ from hypothesis import strategies as some
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.authority import Authority, Decision
-from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
-from stratagem.parameters.update_rules import APPLIED, COUNTED, DROPPED, Push
+from stratagem.parameters.rules import (
+    APPLIED,
+    COUNTED,
+    DROPPED,
+    Async,
+    BoundedStaleness,
+    Push,
+    Sync,
+    UpdateRule,
+)
 
 
 class Job:

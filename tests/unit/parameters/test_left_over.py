@@ -10,9 +10,8 @@ from stratagem.errors import RolledBack
 from stratagem.parameters.authority import Authority, Decision
 from stratagem.parameters.config import Held, StoreConfig
 from stratagem.parameters.pushes import Pushes
-from stratagem.parameters.rules import Async, Sync, UpdateRule
+from stratagem.parameters.rules import Async, Push, Sync, UpdateRule
 from stratagem.parameters.store import Lead, Store
-from stratagem.parameters.update_rules import Push
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire import Caller, Reply, Request
 from stratagem.runtime.wire.arrays import Array

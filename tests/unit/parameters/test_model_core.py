@@ -36,8 +36,7 @@ from stratagem.parameters.model_core import (
     State,
     WriteSnapshot,
 )
-from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
-from stratagem.parameters.update_rules import APPLIED, COUNTED, Push
+from stratagem.parameters.rules import APPLIED, COUNTED, Async, BoundedStaleness, Push, Sync, UpdateRule
 
 WORKERS = 3
 RARELY = some.integers(0, 11)

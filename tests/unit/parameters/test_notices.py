@@ -7,8 +7,7 @@ from stratagem.parameters.authority import Decision
 from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.exchanges import Metrics
 from stratagem.parameters.model_core import ModelCore
-from stratagem.parameters.rules import Sync
-from stratagem.parameters.update_rules import APPLIED, Push
+from stratagem.parameters.rules import APPLIED, Push, Sync
 
 WORKERS = ("/job:worker/task:0", "/job:worker/task:1")
 CONFIG = StoreConfig(

@@ -10,8 +10,7 @@ import pytest
 from stratagem.errors import RolledBack, TaskLost
 from stratagem.parameters.authority import Authority, Decision
 from stratagem.parameters.pushes import Pushes
-from stratagem.parameters.rules import Async, Sync, UpdateRule
-from stratagem.parameters.update_rules import APPLIED, Push
+from stratagem.parameters.rules import APPLIED, Async, Push, Sync, UpdateRule
 from stratagem.runtime.wire import LATER, Caller, Reply, Request
 
 WORKERS = ("worker 0", "worker 1", "worker 2")

@@ -66,7 +66,7 @@ class FailureModel:
         down = self._down(self.restart_time)
         match rule:
             case Sync():
-                aggregated = rule.for_workers(workers).replicas_to_aggregate or workers
+                aggregated = rule.pushes_per_update(workers)
                 return _probability_of_at_most(workers - aggregated, workers, down)
             case BoundedStaleness(steps):
                 stalls = max(0.0, self.restart_time - steps * cycle)

@@ -1,6 +1,6 @@
 """The rules that a plan compares: as a user names them, and at work in the simulation.
 
-The models of update rules make the decisions of `stratagem.parameters.update_rules`, which also handles workers that come and
+The models of update rules make the decisions of `stratagem.parameters.rules`, which also handles workers that come and
 go, and looks at all workers on every push: with a thousand workers in step that takes seconds per update. The models answer
 at once, and a test compares their decisions with the real ones on random sequences of pushes.
 """
@@ -72,6 +72,8 @@ def rule_label(rule: PlannedRule) -> str:
             return f"bounded {steps}"
         case Async(overlap):
             return "overlap" if overlap else "async"
+        case _:
+            return repr(rule)
 
 
 class RuleModel(ABC):
@@ -96,7 +98,7 @@ def rule_model(rule: UpdateRule, workers: int) -> RuleModel:
         case Async():
             return AsyncModel(workers)
         case Sync():
-            aggregated = rule.for_workers(workers).replicas_to_aggregate or workers
+            aggregated = rule.pushes_per_update(workers)
             if aggregated > workers:
                 raise LaunchError(
                     f"Sync(replicas_to_aggregate={aggregated}) with {workers} workers: a plan takes at most one push of each "
@@ -105,6 +107,7 @@ def rule_model(rule: UpdateRule, workers: int) -> RuleModel:
             return SyncModel(aggregated)
         case BoundedStaleness(steps):
             return BoundedStalenessModel(steps, workers)
+    raise LaunchError(f"a plan cannot simulate {rule!r}: give sg.Async, sg.Sync or sg.BoundedStaleness")
 
 
 class AsyncModel(RuleModel):

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from stratagem.errors import LaunchError
-from stratagem.parameters.rules import Async, UpdateRule
+from stratagem.parameters.rules import UpdateRule
 from stratagem.tools.planning.job_profile import JobProfile
 from stratagem.tools.planning.rule_models import rule_model
 from stratagem.tools.planning.simulation import (
@@ -119,7 +119,7 @@ class ServerSimulation:
         self._profile = profile
         self._workers = workers
         self._servers = servers
-        self._overlaps = isinstance(rule, Async) and rule.overlap
+        self._overlaps = rule.overlaps
         self._rule = rule_model(rule, workers)
         self._random = np.random.default_rng(seed)
         self._pace = (profile.step_time * profile.stragglers.factors(workers)).tolist()

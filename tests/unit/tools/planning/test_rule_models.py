@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratagem.errors import LaunchError
-from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
-from stratagem.parameters.update_rules import APPLIED, DROPPED, Push, Verdict, machine_of
+from stratagem.parameters.rules import (
+    APPLIED,
+    DROPPED,
+    Async,
+    BoundedStaleness,
+    Push,
+    Sync,
+    UpdateRule,
+    Verdict,
+)
 from stratagem.tools.planning.rule_models import rule_model
 
 
@@ -29,7 +37,7 @@ def jobs(draw: Any) -> tuple[UpdateRule, int, list[int]]:
 @given(jobs())
 def test_they_agree(job: tuple[UpdateRule, int, list[int]]) -> None:
     rule, workers, order = job
-    real, quick = machine_of(rule, workers), rule_model(rule, workers)
+    real, quick = rule.machine(workers), rule_model(rule, workers)
     active = set(range(workers))
     base, pushes = dict.fromkeys(active, 0), dict.fromkeys(active, 0)
     computing, held, step = sorted(active), set[int](), 0
