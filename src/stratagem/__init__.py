@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from stratagem.parameters.rules import Async as Async
     from stratagem.parameters.rules import BoundedStaleness as BoundedStaleness
     from stratagem.parameters.rules import Sync as Sync
+    from stratagem.parameters.rules import UpdateRule as UpdateRule
     from stratagem.runtime import TLS as TLS
     from stratagem.runtime import RemoteFunction as RemoteFunction
     from stratagem.runtime import RemoteVariable as RemoteVariable
@@ -121,7 +122,7 @@ _HOMES = {
         """,
         "stratagem.flax": "flax",
         "stratagem.keras": "keras",
-        "stratagem.parameters.rules": "Async BoundedStaleness Sync",
+        "stratagem.parameters.rules": "Async BoundedStaleness Sync UpdateRule",
         "stratagem.runtime": "RemoteFunction RemoteVariable Server Session TLS",
         "stratagem.strategies": """
             CentralStorageStrategy InputContext MirroredStrategy MultiWorkerMirroredStrategy

@@ -64,5 +64,8 @@ def test_every_name_has_a_place_in_the_reference() -> None:
     assert set(told) - names == {
         "errors",
         "tables.row_source.TableView",
-    }  # the one is a page of its own, the other is returned
+        "parameters.rules.PushMachine",
+        "parameters.rules.Push",
+        "parameters.rules.Verdict",
+    }  # the first is a page of its own, the second is returned, the others are for rules of a user's own
     assert names - set(told) == {"classic.deploy.on_device"}  # which is told as sg.on_device

@@ -48,10 +48,12 @@ def worker_tasks(config: ClusterConfig) -> list[str]:
     return tasks
 
 
-def serve(config: ClusterConfig) -> NoReturn:
-    """Serve until the job is done, and end the process."""
+def serve(config: ClusterConfig, allowed_imports: Sequence[str] = ()) -> NoReturn:
+    """Serve until the job is done, and end the process. The server may import these modules, for the script's own rule."""
     share_host(config)
-    with Server(config.cluster, config.job_name, config.task_index) as server:
+    with Server(
+        config.cluster, config.job_name, config.task_index, allowed_imports=allowed_imports
+    ) as server:
         server.join()
     raise SystemExit(0)
 

@@ -266,8 +266,10 @@ class Authority:
     def _follow(self, verdicts: list[Verdict]) -> None:
         for kind, pushes, why in verdicts:
             if kind == APPLIED:
-                self._apply(pushes)
-                continue
+                if any(push.rows for push in pushes):
+                    self._apply(pushes)
+                    continue
+                kind, why = DROPPED, "no push had an example"
             for push in pushes:
                 if kind == DROPPED:
                     self.dropped[push.worker] += 1

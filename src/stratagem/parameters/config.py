@@ -1,18 +1,16 @@
 """What one parameter server has to know of a model: the form of what it holds, and how it is updated."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any, cast
 
 from stratagem.errors import ProtocolError, StrategyError
 from stratagem.parameters.rules import Async, BoundedStaleness, Sync, UpdateRule
+from stratagem.runtime.allowed_imports import AllowedImports
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire import Fields
 from stratagem.tables.row_store import RowSpec
 
-_RULES: dict[str, Callable[..., UpdateRule]] = {
-    rule.__name__: rule for rule in (Async, Sync, BoundedStaleness)
-}
+_RULES: dict[str, Any] = {rule.__name__: rule for rule in (Async, Sync, BoundedStaleness)}
 
 
 @dataclass(frozen=True)
@@ -115,16 +113,21 @@ class StoreConfig(JobConfig):
             "leaves": [_plain(each.spec, each.name) for each in self.leaves],
             "slots": [_plain(each.spec, each.name) for each in self.slots],
             "commons": [_plain(spec) for spec in self.commons],
-            "rule": [type(self.rule).__name__, dict(vars(self.rule))],
+            "rule": [_name_of(type(self.rule)), asdict(cast(Any, self.rule))],
             "tables": [asdict(stack) for stack in self.tables],
         }
 
     @classmethod
-    def from_fields(cls, values: Fields) -> "StoreConfig":
-        """The configuration that was told.
+    def from_fields(cls, values: Fields, imports: AllowedImports) -> "StoreConfig":
+        """Return the configuration that a worker has sent.
+
+        Args:
+            values: The fields.
+            imports: The modules from which an update rule of the user's may come.
 
         Raises:
-            ProtocolError: It is none.
+            ProtocolError: The fields make no configuration.
+            StrategyError: Its update rule may not be imported here, or cannot be.
         """
         try:
             kind, options = values["rule"]
@@ -139,11 +142,13 @@ class StoreConfig(JobConfig):
                     **plain,
                     **held,
                     "commons": tuple(TensorSpec(*spec) for spec in plain["commons"]),
-                    "rule": _RULES[kind](**options),
+                    "rule": _rule_from_fields(kind, options, imports),
                     "tensors": values["tensors"],
                     "tables": tuple(tables),
                 }
             )
+        except StrategyError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"a model that cannot be read: {error!r:.200}") from error
 
@@ -161,6 +166,79 @@ class StoreConfig(JobConfig):
                     f"{teller} brings another model than the one on {self.servers[self.server]}: {_WORDS.get(key, key)} "
                     f"is {difference}. All workers must run the same script with the same arguments"
                 )
+
+
+# Update rules on the wire: those of Stratagem by name, those of users by module and class, with their fields.
+
+
+def check_rule(rule: object) -> None:
+    """Raise unless servers can be told of an update rule.
+
+    Raises:
+        StrategyError: It is not an update rule, or not one that servers can import.
+    """
+    if not isinstance(rule, UpdateRule):
+        raise StrategyError(
+            f"update is {rule!r}; give sg.Async(), sg.Sync(), sg.BoundedStaleness(steps), or a rule of your own, a subclass of "
+            "sg.UpdateRule"
+        )
+    kind = type(rule)
+    if not is_dataclass(cast(Any, kind)):
+        raise StrategyError(
+            f"the update rule {kind.__name__} is not a dataclass: put @dataclass(frozen=True) before it, since servers make "
+            "their own of its fields"
+        )
+    if kind.__module__ == "__main__" or not kind.__qualname__.isidentifier():
+        raise StrategyError(
+            f"the update rule {kind.__qualname__} is defined in {kind.__module__}, where servers cannot find it: define it at "
+            "the top level of a module of its own, beside the script, and start the servers with --allow-import MODULE"
+        )
+    for name, value in asdict(cast(Any, rule)).items():
+        if not _is_plain(value):
+            raise StrategyError(
+                f"{name} of the update rule {kind.__name__} is {value!r:.80}: give numbers, strings, booleans, None, or tuples "
+                "of them, which can be sent to servers"
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _name_of(kind: type[UpdateRule]) -> str:
+    """Return the name of a rule's class: one that all servers know, or `module:class`."""
+    return kind.__name__ if _RULES.get(kind.__name__) is kind else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def modules_of(rule: UpdateRule) -> tuple[str, ...]:
+    """Return the modules that servers have to be allowed to import for a rule."""
+    module, colon, _ = _name_of(type(rule)).partition(":")
+    return (module,) if colon else ()
+
+
+def _rule_from_fields(name: str, options: Fields, imports: AllowedImports) -> UpdateRule:
+    """Return the rule that plain values describe, whose class is imported only if that is allowed.
+
+    Raises:
+        StrategyError: The class may not be imported, cannot be, or does not make a rule of these fields.
+    """
+    options = _tuples(options)
+    if ":" not in name:
+        return cast(UpdateRule, _RULES[name](**options))
+    kind = imports.find(name, "an update rule", "stratagem run", StrategyError)
+    if not (isinstance(kind, type) and issubclass(kind, UpdateRule)):
+        module, _, name = name.partition(":")
+        raise StrategyError(
+            f"module {module!r} on {imports.task} defines no update rule {name!r}: workers and servers need the same module"
+        )
+    try:
+        return kind(**options)
+    except (TypeError, ValueError) as error:
+        raise StrategyError(
+            f"{imports.task} cannot make {name} of {options}: {error}. Workers and servers need the same module"
+        ) from error
 
 
 _DERIVED = ("update", "partials", "combine", "tensors", "tables")

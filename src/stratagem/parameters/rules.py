@@ -37,8 +37,9 @@ class Verdict(NamedTuple):
     """The decision of an update rule about some pushes.
 
     Attributes:
-        kind: APPLIED: averaged by examples, in this order, the pushes make one update. DROPPED: their workers learn why.
-            COUNTED: the pushes will be part of an update to come, for which their workers may already compute others.
+        kind: APPLIED: averaged by examples, in this order, the pushes make one update; if none has an example, they are
+            dropped. DROPPED: their workers learn why. COUNTED: the pushes will be part of an update to come, for which
+            their workers may already compute others.
         pushes: The pushes.
         why: Why they are dropped.
     """
@@ -61,10 +62,7 @@ class PushMachine(ABC):
 
     @abstractmethod
     def complete(self, push: Push, step: int, active: Set[int]) -> list[Verdict]:
-        """Decide about a push that has arrived on all servers, and about others that it makes ready.
-
-        A push without rows has no gradients: it may be part of an update, but not make one by itself.
-        """
+        """Decide about a push that has arrived on all servers, and about others that it makes ready."""
 
     def changed(self, step: int, active: Set[int]) -> list[Verdict]:
         """Decide about pushes that are kept, now that other workers take part."""
@@ -88,8 +86,27 @@ class PushMachine(ABC):
 class UpdateRule(ABC):
     """How pushed gradients become updates: `Async`, `Sync`, `BoundedStaleness`, or a rule of your own.
 
-    A rule is a frozen dataclass. Its properties say what workers and servers have to know of it, and `machine` makes what
-    decides about pushes.
+    A rule is a frozen dataclass of plain values (numbers, strings, booleans, `None`, tuples of them). Its properties say what
+    workers and servers have to know of it, and `machine` makes the state machine that decides about pushes. A rule of your
+    own is in a module that the servers may import (`--allow-import MODULE`); it has to override `machine` alone.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Fresh(UpdateRule):
+        ...     limit: int
+        ...
+        ...     def machine(self, workers):
+        ...         return FreshMachine(self.limit)
+        >>> class FreshMachine(PushMachine):
+        ...     def __init__(self, limit):
+        ...         self.limit = limit
+        ...
+        ...     def complete(self, push, step, active):
+        ...         if step - push.base <= self.limit:
+        ...             return [Verdict(APPLIED, (push,))]
+        ...         return [Verdict(DROPPED, (push,), f"it is {step - push.base} updates stale")]
+        >>> Fresh(1).machine(4).complete(Push(worker=0, incarnation="", sequence=1, base=5, rows=32), 7, {0, 1})[0].why
+        'it is 2 updates stale'
     """
 
     @abstractmethod

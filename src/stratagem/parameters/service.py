@@ -132,7 +132,7 @@ class ParameterService:
 
     def _found(self, request: Request) -> Reply:
         """A worker tells what this server's part of a model is; the chief's word counts, others may only come first."""
-        config = StoreConfig.from_fields(request.fields["config"])
+        config = StoreConfig.from_fields(request.fields["config"], self._server.imports)
         is_chief = bool(request.fields["chief"])
         with self._lock:
             model = self._models.get(config.name)

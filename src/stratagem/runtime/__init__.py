@@ -9,6 +9,7 @@ A map:
     peers                              the tasks of a cluster, by name
     programs                           functions as StableHLO: exported, verified, compiled
     wire                               calls between tasks
+    allowed_imports                    the modules of the user's that a server may import
     fan_out                            several calls at once
     memory, host_memory                how much memory there is; buffers and views of it for JAX
     exits, stderr                      the end of this process; what it writes to standard error

@@ -21,6 +21,7 @@ from stratagem import environment
 from stratagem.cluster import Address, ClusterConfig, ClusterSpec, resolve_cluster
 from stratagem.devices import list_devices
 from stratagem.errors import ClusterError, StratagemError, TaskReplaced, WorkerLost
+from stratagem.runtime.allowed_imports import AllowedImports
 from stratagem.runtime.executor import Executor
 from stratagem.runtime.exits import at_normal_exit
 from stratagem.runtime.fan_out import fan_out
@@ -68,11 +69,13 @@ class Server:
         announce_devices: Start JAX now and tell callers its platform. A caller that needs the server to set up JAX passes
             `False` and calls `announce_devices` afterwards.
         services: What this server offers beside the installed services: each is called with it before it answers anybody.
+        allowed_imports: Modules of yours that services may import here: a server runs no other code of a client's choice.
 
     Attributes:
         target: The target for a `Session`: `sg://host:port`.
         task: This task's name, such as `/job:worker/task:0`.
         peers: All tasks of the cluster, to be called by name.
+        imports: The modules that services may import.
 
     Example:
         >>> with Server.create_local_server() as server, Session(server.target) as session:
@@ -91,12 +94,14 @@ class Server:
         *,
         announce_devices: bool = True,
         services: Sequence[Callable[["Server"], object]] = (),
+        allowed_imports: Sequence[str] = (),
     ) -> None:
         show_logs()
         spec = ClusterSpec(cluster)
         job, index = _own_task(spec, job_name, task_index)
         credentials = Credentials.from_arguments(secret, tls)
         self.task = task_name(job, index)
+        self.imports = AllowedImports(self.task, tuple(allowed_imports))
         self.incarnation = secrets.token_hex(8)
         self._done = threading.Event()
         self._has_finished = threading.Event()

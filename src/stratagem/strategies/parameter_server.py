@@ -10,6 +10,7 @@ from stratagem.engines.local_engines import evaluator_parts, is_evaluator
 from stratagem.engines.parameter_server_engine import worker_parts
 from stratagem.engines.replicas import Replicas
 from stratagem.errors import StrategyError
+from stratagem.parameters.config import check_rule, modules_of
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.rules import Async, UpdateRule
 from stratagem.runtime import Session
@@ -28,7 +29,7 @@ class ParameterServerStrategy(Strategy):
     Args:
         cluster: The cluster, if it is not to be taken from flags or the environment, which then still tell
             which task this is.
-        update: How pushes become updates: `Async()`, `Sync()` or `BoundedStaleness(steps)`.
+        update: How pushes become updates: `Async()`, `Sync()`, `BoundedStaleness(steps)`, or an `UpdateRule` of your own.
         partitioner: Which server holds what: `RoundRobin()` (the default), `GreedyLoadBalancing()`; or `FixedShards`,
             `MinSizeShards`, `MaxSizeShards`, or a function of shape and dtype, which shard variables by rows.
         devices_per_worker: How many local devices each worker trains with, in step; all by default.
@@ -81,7 +82,7 @@ class ParameterServerStrategy(Strategy):
             return
         config = self._needed_task(cluster)
         if config.job_name == PS:
-            serve(config)
+            serve(config, modules_of(rule))
         super().__init__(
             *worker_parts(
                 config, rule, partitioner, devices_per_worker, snapshot_dir, snapshot_secs, rejoin_timeout
@@ -137,8 +138,7 @@ class ParameterServerStrategy(Strategy):
 def _check(
     rule: object, replication: str, snapshot_secs: float, rejoin_timeout: float, devices: int | None
 ) -> None:
-    if not isinstance(rule, UpdateRule):
-        raise StrategyError(f"update is {rule!r}; give sg.Async(), sg.Sync() or sg.BoundedStaleness(steps)")
+    check_rule(rule)
     if replication not in ("between-graph", "in-graph"):
         raise StrategyError(f"replication is {replication!r}; it can be 'between-graph' or 'in-graph'")
     for name, value in {"snapshot_secs": snapshot_secs, "rejoin_timeout": rejoin_timeout}.items():

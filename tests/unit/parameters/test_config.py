@@ -1,14 +1,19 @@
 """What servers are told of a model, and how a worker that means another is told."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgpack
 import pytest
 
 from stratagem.errors import ProtocolError, StrategyError
-from stratagem.parameters.config import Held, StoreConfig
-from stratagem.parameters.rules import Async, BoundedStaleness, Sync
+from stratagem.parameters.config import Held, StoreConfig, check_rule, modules_of
+from stratagem.parameters.rules import Async, BoundedStaleness, PushMachine, Sync, UpdateRule
+from stratagem.runtime.allowed_imports import AllowedImports
 from stratagem.runtime.programs.summary import TensorSpec
+
+NONE = AllowedImports("/job:ps/task:0")
+OWN = AllowedImports("/job:ps/task:0", (__name__,))
 
 CONFIG = StoreConfig(
     name="model-0",
@@ -34,7 +39,7 @@ CONFIG = StoreConfig(
 def test_it_travels_in_plain_values(rule: Async | Sync | BoundedStaleness) -> None:
     config = replace(CONFIG, rule=rule)
     told = msgpack.unpackb(msgpack.packb(config.to_fields()))
-    assert StoreConfig.from_fields(told) == config
+    assert StoreConfig.from_fields(told, NONE) == config
 
 
 def test_it_knows_its_size() -> None:
@@ -63,4 +68,91 @@ def test_another_model_is_refused_by_what_a_user_can_see(other: StoreConfig, wor
 
 def test_what_is_none_is_refused() -> None:
     with pytest.raises(ProtocolError, match="a model that cannot be read"):
-        StoreConfig.from_fields({**CONFIG.to_fields(), "rule": ["Never", {}]})
+        StoreConfig.from_fields({**CONFIG.to_fields(), "rule": ["Never", {}]}, NONE)
+
+
+@dataclass(frozen=True)
+class OwnRule(UpdateRule):
+    limit: Any = 1
+
+    def machine(self, workers: int) -> PushMachine:
+        return Async().machine(workers)
+
+
+class NoDataclass(UpdateRule):
+    def machine(self, workers: int) -> PushMachine:
+        return Async().machine(workers)
+
+
+def told_of(name: str, **options: Any) -> Any:
+    fields = {**CONFIG.to_fields(), "rule": [f"{__name__}:{name}", options]}
+    return msgpack.unpackb(msgpack.packb(fields))
+
+
+def test_a_rule_of_the_users_travels_as_its_class_and_its_fields() -> None:
+    rule = OwnRule((2, "two", None))
+    config = replace(CONFIG, rule=rule)
+    told = msgpack.unpackb(msgpack.packb(config.to_fields()))
+    assert told["rule"] == [f"{__name__}:OwnRule", {"limit": [2, "two", None]}]
+    assert StoreConfig.from_fields(told, OWN) == config
+    assert modules_of(rule) == (__name__,)
+    assert modules_of(Sync()) == ()
+
+
+@pytest.mark.parametrize(
+    ("imports", "name", "options", "words"),
+    [
+        (
+            NONE,
+            "OwnRule",
+            {},
+            "may not import .* for an update rule; it was started with: none. .*--allow-import",
+        ),
+        (OWN, "Never", {}, "defines no update rule 'Never'"),
+        (
+            OWN,
+            "UpdateRule",
+            {},
+            "defines no update rule 'UpdateRule'",
+        ),  # imported there, and defined elsewhere
+        (OWN, "told_of", {}, "defines no update rule 'told_of'"),
+        (OWN, "OwnRule", {"bound": 1}, "cannot make .*OwnRule of {'bound': 1}: .* need the same module"),
+    ],
+)
+def test_a_server_makes_no_other_rule_than_it_may(
+    imports: AllowedImports, name: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(StrategyError, match=words):
+        StoreConfig.from_fields(told_of(name, **options), imports)
+
+
+def test_a_server_does_not_import_what_nobody_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def imported(name: str) -> None:
+        raise AssertionError(f"{name} was imported")
+
+    monkeypatch.setattr("stratagem.runtime.allowed_imports.import_module", imported)
+    fields = {**CONFIG.to_fields(), "rule": ["os:system", {"command": "true"}]}
+    with pytest.raises(StrategyError, match="may not import 'os'"):
+        StoreConfig.from_fields(fields, OWN)
+
+
+class Outer:
+    @dataclass(frozen=True)
+    class Nested(UpdateRule):
+        def machine(self, workers: int) -> PushMachine:
+            return Async().machine(workers)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("async", "update is 'async'; give sg.Async"),
+        (NoDataclass(), "NoDataclass is not a dataclass: put @dataclass"),
+        (OwnRule(b"1"), "limit of the update rule OwnRule is b'1': give numbers"),
+        (OwnRule([1]), "limit of the update rule OwnRule is"),
+        (Outer.Nested(), "define it at the top level of a module of its own"),
+    ],
+)
+def test_a_rule_that_servers_cannot_be_told_of_is_refused_at_once(rule: object, words: str) -> None:
+    with pytest.raises(StrategyError, match=words):
+        check_rule(rule)

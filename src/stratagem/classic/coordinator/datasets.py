@@ -13,10 +13,9 @@ import secrets
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NoReturn
 
 import numpy as np
@@ -251,9 +250,9 @@ class _Pass:
 class DatasetService:
     """Makes the datasets of one worker, with functions of the allowed modules, and supplies programs with batches."""
 
-    def __init__(self, server: Server, allowed: Collection[str] = ()) -> None:
+    def __init__(self, server: Server) -> None:
         self._task = server.task
-        self._allowed = tuple(allowed)
+        self._imports = server.imports
         self._passes: dict[str, _Pass] = {}
         self._lock = threading.Lock()
         server.register(OPEN, self._open)
@@ -323,20 +322,9 @@ class DatasetService:
 
     def _batches(self, function: str, context: InputContext) -> Iterable[Any]:
         """Call the function that makes a dataset, if a module that is allowed defines it."""
-        module, _, name = function.partition(":")
-        if module not in self._allowed:
-            raise DataError(
-                f"{self._task} may not import {module!r} for a dataset; it was started with: "
-                f"{', '.join(self._allowed) or 'none'}. Start it with `stratagem serve --allow-import {module}` (or "
-                f"`stratagem run --single-client --allow-import {module}`)"
-            )
-        try:
-            maker = getattr(import_module(module), name, None)
-        except ImportError as error:
-            raise DataError(
-                f"{self._task} cannot import {module!r}: {error}. Is it installed there, or on PYTHONPATH?"
-            ) from error
-        if not callable(maker) or getattr(maker, "__module__", None) != module:
+        maker = self._imports.find(function, "a dataset", "stratagem run --single-client", DataError)
+        if not callable(maker):
+            module, _, name = function.partition(":")
             raise DataError(f"module {module!r} defines no function {name!r}, which was to make a dataset")
         wants_context = len(inspect.signature(maker).parameters) > 0
         return check_dataset(function, maker(context) if wants_context else maker())

@@ -32,9 +32,10 @@ class JobShape:
     ps: int = 0
     evaluator: bool = False  # whether there is an evaluator beside the cluster
     single_client: bool = False  # whether the command runs once, as the chief, and the workers only serve
-    # Modules whose functions may make datasets on workers that only serve.
+    # Modules that tasks which only serve may import: for datasets on the workers of a single client, else for update rules
+    # on parameter servers.
     allowed_imports: tuple[str, ...] = ()
-    # Where those workers also look for these modules: the directory of the user's script.
+    # Where those tasks also look for these modules: the directory of the user's script.
     import_directory: str | None = None
     devices_per_worker: int | None = None  # number of devices of each worker; all that it finds by default
     # The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them, to divide among the workers.
@@ -50,10 +51,10 @@ class JobShape:
                 f"{self.ps} parameter servers and {self.workers} workers are {len(self.tasks)} tasks, and all would run on this "
                 f"machine: ask for at most {MOST_TASKS}. For a cluster of many machines see stratagem emit"
             )
-        if self.allowed_imports and not self.single_client:
+        if self.allowed_imports and not (self.single_client or self.ps):
             raise LaunchError(
-                f"--allow-import {self.allowed_imports[0]} is for workers that only serve: add --single-client, or leave it "
-                "out, since workers that run SCRIPT can import any module"
+                f"--allow-import {self.allowed_imports[0]} is for tasks that only serve: add --single-client or --ps, or leave "
+                "it out, since workers that run SCRIPT can import any module"
             )
         if self.devices_per_worker is not None and self.devices_per_worker < 1:
             raise LaunchError(
@@ -83,16 +84,21 @@ class JobShape:
         serving = {"ps", "worker"} if self.single_client else {"ps"}
         return frozenset(task for task in self.tasks if task.job in serving)
 
+    @property
+    def _importing_job(self) -> str:
+        """The job whose tasks may import modules of the user's."""
+        return "worker" if self.single_client else "ps"
+
     def command_of(self, task: TaskName) -> tuple[str, ...]:
         """Return the command of a task: the user's, or a server."""
         if task not in self.servers:
             return self.command
-        allowed = self.allowed_imports if task.job == "worker" else ()
+        allowed = self.allowed_imports if task.job == self._importing_job else ()
         return (*SERVE, *(word for module in allowed for word in ("--allow-import", module)))
 
     def import_environment(self, task: TaskName, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables by which a serving worker finds the modules that it may import."""
-        if self.import_directory is None or task.job != "worker":
+        """Return the variables by which a serving task finds the modules that it may import."""
+        if self.import_directory is None or task.job != self._importing_job:
             return {}
         path = inherited.get("PYTHONPATH")
         return {"PYTHONPATH": os.pathsep.join([*([path] if path else []), self.import_directory])}

@@ -34,8 +34,8 @@ Example:
     "allowed",
     metavar="MODULE",
     multiple=True,
-    help="With --single-client: a module whose functions may make datasets on the workers, also one beside SCRIPT. May be "
-    "given several times.",
+    help="A module, also one beside SCRIPT, that parameter servers may import for update rules; with --single-client, that "
+    "workers may import for datasets. May be given several times.",
 )
 @click.option(
     "--devices-per-worker",

@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -55,7 +54,8 @@ Example:
     "allowed",
     metavar="MODULE",
     multiple=True,
-    help="Module whose functions may make datasets in this task for a single client. May be given several times.",
+    help="Module that this task may import: a ps task for update rules, a worker of a single client for datasets. May be given "
+    "several times.",
 )
 def serve(
     secret_file: Path | None, insecure: bool, allowed: tuple[str, ...], **flags: str | int | None
@@ -88,7 +88,8 @@ def serve(
             config.task_index,
             secret=secret,
             insecure=insecure,
-            services=[] if config.job_name == "ps" else [_dataset_service(allowed)],
+            services=[] if config.job_name == "ps" else [_dataset_service()],
+            allowed_imports=allowed,
         ) as server:
             signal.signal(signal.SIGTERM, lambda *_: _leave(0 if server.is_done else EXIT_TERMINATED))
             click.echo(f"{server.task} serves at {server.target}")
@@ -109,11 +110,11 @@ def serve(
     _exit_if_busy(0)
 
 
-def _dataset_service(allowed: tuple[str, ...]) -> "Callable[[Server], object]":
+def _dataset_service() -> "Callable[[Server], object]":
     """Return the service with which a single client makes datasets here; parameter servers need none."""
     from stratagem.classic.coordinator.datasets import DatasetService
 
-    return partial(DatasetService, allowed=allowed)
+    return DatasetService
 
 
 def _check_importable(modules: tuple[str, ...]) -> None:

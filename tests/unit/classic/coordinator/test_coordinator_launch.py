@@ -30,3 +30,12 @@ def test_workers_look_beside_the_script(inherited: dict[str, str], expected: str
 def test_workers_that_run_the_script_are_told_nothing() -> None:
     with pytest.raises(LaunchError, match="add --single-client"):
         JobShape(("train",), allowed_imports=("data",))
+
+
+def test_parameter_servers_may_import_where_workers_run_the_script() -> None:
+    shape = JobShape(("train",), ps=1, allowed_imports=("rules",), import_directory="/scripts")
+    assert shape.command_of(TaskName("ps", 0)) == (*SERVE, "--allow-import", "rules")
+    assert shape.command_of(TaskName("worker", 0)) == ("train",)
+    run = JobRun(shape, "run-id", "a secret", {}, dict.fromkeys(shape.tasks, "127.0.0.1:1"))
+    assert run.task_environment(TaskName("ps", 0), 0)["PYTHONPATH"] == "/scripts"
+    assert "PYTHONPATH" not in run.task_environment(TaskName("worker", 0), 0)
