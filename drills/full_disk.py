@@ -79,7 +79,7 @@ def cutting(nursery: Nursery, place: Path, place_on_disk: Path, kind: str, rando
             return WORDS[kind] in servers[0].text or ended()
 
         until("the log to tell of it", is_told, SECONDS)
-        assert "there is no cut of step" in servers[0].text, "the log does not tell of it"
+        assert "there is no snapshot of step" in servers[0].text, "the log does not tell of it"
         if victim is not None:
             _lose(job, servers, workers, victim, cuts)
         if kind == "disk":

@@ -25,10 +25,9 @@ from stratagem.engines.server_workers import ServerFeed, ServerWorkers
 from stratagem.engines.table_trainables import ROW_GRADIENTS, TableTrainable
 from stratagem.engines.workers import Workers
 from stratagem.errors import TaskReplaced, TaskUnreachable
-from stratagem.parameters.client import ServerClient
 from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions, ModelPlan, Pieces
-from stratagem.parameters.push import Contribution
+from stratagem.parameters.push import Contribution, TrainingClient
 from stratagem.parameters.rules import UpdateRule
 from stratagem.parameters.server_rows import ServerRows
 from stratagem.runtime import Server
@@ -103,7 +102,7 @@ class ParameterServerEngine(Engine):
         plan = ModelPlan(f"model-{self._models}", state, state.recipe.names, self._options)
         self._models += 1
         workers = self._workers
-        client = ServerClient(
+        client = TrainingClient(
             workers.server, workers.index, workers.is_chief, plan, lambda: plan.initial(state)
         )
         client.connect()

@@ -13,10 +13,9 @@ from stratagem.engines.row_prefetch import RowPrefetcher, RowsOfBatch
 from stratagem.engines.table_trainables import TableTrainable
 from stratagem.errors import StrategyError
 from stratagem.keep import TensorEntry
-from stratagem.parameters.agreements import Label
-from stratagem.parameters.client import ServerClient
+from stratagem.parameters.exchanges import Label
 from stratagem.parameters.planning import ModelPlan
-from stratagem.parameters.push import Contribution, Outcome
+from stratagem.parameters.push import Contribution, Outcome, TrainingClient
 from stratagem.parameters.rendezvous import Rendezvous
 from stratagem.parameters.server_rows import ServerRows
 from stratagem.tables.table_files import NO_ROWS, NewRows
@@ -79,7 +78,7 @@ class ServerModel(ServerHome):
     def __init__(
         self,
         plan: ModelPlan,
-        client: ServerClient,
+        client: TrainingClient,
         overlaps: bool,
         is_chief: bool,
         notice: PreemptionNotice | None,
@@ -214,7 +213,7 @@ class ServerModel(ServerHome):
         return step, partial(self._wait_for_shards, root, step) if are_writing else None
 
     def _wait_for_shards(self, root: str, step: int) -> Shards:
-        records = self.client.kept(root, step)
+        records = self.client.shard_records(root, step)
         numbers = self.plan.shared(range(len(self.form.flat_state)))
         names = {f"state/{place}": f"state/{number}" for place, number in enumerate(numbers)}
         return records, {
@@ -227,7 +226,7 @@ class ServerModel(ServerHome):
 
     def wait_for_notice(self, topic: str) -> bytes | None:
         self.settle()
-        return self.rendezvous.noted(topic)
+        return self.rendezvous.read_note(topic)
 
     def preemption_notice(self) -> PreemptionNotice | None:
         return self._notice

@@ -24,7 +24,7 @@ from stratagem.keras.gathering import draw_as_chief, random_state, restore_rando
 from stratagem.keras.model_tables import ModelTables
 from stratagem.keras.trainable import KerasUpdater
 from stratagem.keras.value_home import VALUE_NAMES, ValueHome, Values
-from stratagem.parameters.agreements import END, Label
+from stratagem.parameters.exchanges import END, Label
 from stratagem.strategies.base import Strategy
 from stratagem.tables.table_files import NewRows
 from stratagem.waist import Arrays, Metrics, Trainable, TrainState, state_of

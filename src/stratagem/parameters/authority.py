@@ -1,4 +1,4 @@
-"""What parameter server 0 decides for all: who takes part, and which pushes make which update. Pure.
+"""The decisions of parameter server 0 for all: who takes part, which pushes make which update, when snapshots are due. Pure.
 
 A push is complete when every server has its part. Only then does the update rule see it, so an update is made on
 all servers or on none; and every server makes the same updates in the same order, that of the global step.
@@ -15,18 +15,18 @@ from stratagem.parameters.rules import APPLIED, DROPPED, Push, UpdateRule, Verdi
 _REMEMBERED = 8
 """Decisions kept for each worker: it has one push or two under way, never more."""
 _REMEMBERED_STEPS = 1024
-"""Updates that a server may be behind by and still be told of."""
+"""Updates that a server may be behind by and still ask for."""
 Applied: TypeAlias = Mapping[int, tuple[str, int]]
 """The last push of each worker that values contain: which start of the worker, and the push's number."""
 
 
 class Decision(NamedTuple):
-    """What became of a push.
+    """The decision about a push.
 
     Attributes:
         kind: Applied in an update, dropped, or counted: kept for an update to come.
         step: The global step that its update made; the present one, if it was not applied.
-        pushes: Those that the update is made of, in the order in which they are averaged.
+        pushes: The pushes of the update, in the order in which they are averaged.
         why: Why it was dropped.
         snapshot: Whether every server is to copy its values right after this update.
     """
@@ -39,13 +39,13 @@ class Decision(NamedTuple):
 
     @classmethod
     def from_fields(cls, kind: str, step: int, pushes: Any, why: str, snapshot: bool) -> "Decision":
-        """The decision that another server was told, in plain values."""
+        """Return the decision that another server was sent in plain values."""
         return cls(kind, step, tuple(Push(*push) for push in pushes), why, snapshot)
 
 
 @dataclass
 class Member:
-    """What is known of one worker.
+    """One worker.
 
     Attributes:
         incarnation: The latest start of it; none if it has not come yet.
@@ -53,6 +53,7 @@ class Member:
         is_active: Whether it is pushing, rather than between two passes over its data.
         is_meeting: Whether it waits for the other workers, and so cannot push.
         has_gone: Why it takes part no more, if it has finished or was given up.
+        decisions: The newest decisions about its pushes, by their numbers.
     """
 
     incarnation: str | None = None
@@ -76,7 +77,7 @@ class Authority:
         decided: How many pushes have been decided about.
         snapshot_wanted: Whether the next update is to be followed by a snapshot.
         snapshots: The updates that are, with what was applied by then; for the caller to take.
-        staleness: How many pushes were applied so many steps after the parameters they were computed on.
+        staleness: For each number of steps between a push's parameters and its update, how many pushes were applied.
         pushed: How many pushes of each worker were applied.
         dropped: How many were dropped.
         active: The workers that updates wait for.
@@ -95,7 +96,7 @@ class Authority:
         self._members = {worker: Member() for worker in range(workers)}
         self._arrivals: dict[Push, set[int]] = {}
         self._undecided: set[Push] = set()
-        self._made: dict[int, Decision] = {}
+        self._decisions_by_step: dict[int, Decision] = {}
         self._held_back: list[Push] | None = None
         self.active = self._active()
 
@@ -112,7 +113,7 @@ class Authority:
         }
 
     def member(self, worker: int) -> Member:
-        """What is known of a worker.
+        """Return a worker.
 
         Raises:
             StrategyError: There is no such worker.
@@ -123,7 +124,7 @@ class Authority:
             raise StrategyError(f"there is no worker {worker}: the job has {len(self._members)}") from None
 
     def join(self, worker: int, incarnation: str) -> None:
-        """A worker has come, or come again; what an earlier start of it had not finished is forgotten."""
+        """Let a worker take part that has come, perhaps again: pushes that an earlier start left unfinished are forgotten."""
         member = self.member(worker)
         if member.incarnation == incarnation:
             return
@@ -134,7 +135,7 @@ class Authority:
         self._changed()
 
     def pause(self, worker: int) -> None:
-        """A worker has come to the end of its data for now; its next push brings it back."""
+        """Let no update wait for a worker that has come to the end of its data; its next push brings it back."""
         member = self.member(worker)
         if member.is_active:
             member.is_active = False
@@ -142,19 +143,19 @@ class Authority:
             self._changed()
 
     def meet(self, worker: int) -> None:
-        """A worker waits for the others: an update that waited for it would never be made."""
+        """Let no update wait for a worker that waits for the others: it would never be made."""
         if not self.member(worker).is_meeting:
             self.member(worker).is_meeting = True
             self._changed()
 
     def met(self, workers: Iterable[int]) -> None:
-        """These workers wait no longer."""
+        """Let updates wait again for workers that have met the others."""
         for worker in workers:
             self.member(worker).is_meeting = False
         self._changed()
 
     def leave(self, worker: int, why: str) -> None:
-        """A worker has finished, or was given up."""
+        """Record that a worker has finished, or was given up."""
         member = self.member(worker)
         if not member.has_gone:
             member.has_gone = why
@@ -164,7 +165,7 @@ class Authority:
     # Pushes.
 
     def arrived(self, push: Push, server: int) -> Decision | None:
-        """A server has its part of a push: the decision about it, if there is one by now."""
+        """Record that a server has its part of a push; return the decision about it, if there is one by now."""
         member = self.member(push.worker)
         if push.incarnation != member.incarnation:
             return self.decision(*push[:3])  # of an earlier start
@@ -188,7 +189,7 @@ class Authority:
         return member.decisions.get(push.sequence)
 
     def decision(self, worker: int, incarnation: str, sequence: int) -> Decision | None:
-        """What became of a push; `None` if that is not known yet."""
+        """Return the decision about a push; `None` if there is none yet."""
         member = self.member(worker)
         if incarnation != member.incarnation:
             # One that is complete counts all the same, and stays with the servers until its update is made.
@@ -197,22 +198,22 @@ class Authority:
             return Decision(DROPPED, self.step, why="this worker has been started again since")
         return member.decisions.get(sequence)
 
-    def made(self, step: int) -> Decision | None:
-        """What the update was made of that led to a step; `None` if there is none, or it is long ago."""
-        return self._made.get(step)
+    def decision_of_step(self, step: int) -> Decision | None:
+        """Return the decision that led to a step; `None` if there is none, or it is long ago."""
+        return self._decisions_by_step.get(step)
 
     def waits_for(self, worker: int) -> list[int]:
-        """For whom a worker has to wait before it may go on."""
+        """Return the workers for which a worker has to wait before it may go on."""
         return self._machine.waits_for(worker, self.active)
 
     def missing(self) -> list[int]:
-        """Whose pushes the next update waits for."""
+        """Return the workers whose pushes the next update waits for."""
         return self._machine.missing(self.active)
 
     # Standing still.
 
     def hold(self) -> int:
-        """Decide nothing until `release`; the step at which all servers will then stand still."""
+        """Decide nothing until `release`; return the step at which all servers will then stand still."""
         if self._held_back is None:
             self._held_back = []
         return self.step
@@ -225,10 +226,10 @@ class Authority:
             self._follow(self._machine.complete(push, self.step, self.active))
 
     def forget_pushes(self) -> None:
-        """Nothing that is not decided by now counts any more."""
+        """Forget all pushes that are not decided by now."""
         self._arrivals.clear()
         self._undecided.clear()
-        self._made.clear()
+        self._decisions_by_step.clear()
         self._held_back = None
         self._machine.reset()
         self.snapshots = []
@@ -249,7 +250,7 @@ class Authority:
 
     @property
     def applied(self) -> Applied:
-        """For each worker that has come: which start of it, and its last push that was decided."""
+        """For each worker that has come: its start, and its last push that was decided."""
         return {
             worker: (member.incarnation, member.sequence)
             for worker, member in self._members.items()
@@ -265,37 +266,87 @@ class Authority:
 
     def _follow(self, verdicts: list[Verdict]) -> None:
         for kind, pushes, why in verdicts:
-            if kind == APPLIED:
-                if any(push.rows for push in pushes):
-                    self._apply(pushes)
-                    continue
+            if kind == APPLIED and not any(push.rows for push in pushes):
                 kind, why = DROPPED, "no push had an example"
-            for push in pushes:
+            if kind == APPLIED:
+                for push in pushes:
+                    self.staleness[self.step - push.base] += 1
+                    self.pushed[push.worker] += 1
+                self.step += 1
+                decision = Decision(APPLIED, self.step, pushes, snapshot=self.snapshot_wanted)
+                self._decisions_by_step[self.step] = decision
+                self._decisions_by_step.pop(self.step - _REMEMBERED_STEPS, None)
+            else:
                 if kind == DROPPED:
-                    self.dropped[push.worker] += 1
-                self._decide(push, Decision(kind, self.step, why=why))
+                    self.dropped.update(push.worker for push in pushes)
+                decision = Decision(kind, self.step, why=why)
+            self._record(pushes, decision)
+            if decision.snapshot:
+                self.snapshot_wanted = False
+                self.snapshots.append((self.step, self.applied))
 
-    def _apply(self, pushes: tuple[Push, ...]) -> None:
+    def _record(self, pushes: tuple[Push, ...], decision: Decision) -> None:
+        """Keep the decision about pushes for their workers, as long as they may ask for it."""
+        self.decided += len(pushes)
         for push in pushes:
-            self.staleness[self.step - push.base] += 1
-            self.pushed[push.worker] += 1
-        self.step += 1
-        decision = Decision(APPLIED, self.step, pushes, snapshot=self.snapshot_wanted)
-        self._made[self.step] = decision
-        self._made.pop(self.step - _REMEMBERED_STEPS, None)
-        for push in pushes:
-            self._decide(push, decision)
-        if self.snapshot_wanted:
-            self.snapshot_wanted = False
-            self.snapshots.append((self.step, self.applied))
+            self._undecided.discard(push)
+            member = self._members[push.worker]
+            if push.incarnation == member.incarnation:
+                member.sequence = max(member.sequence, push.sequence)
+                member.decisions[push.sequence] = decision
+                if len(member.decisions) > _REMEMBERED:
+                    del member.decisions[min(member.decisions)]
 
-    def _decide(self, push: Push, decision: Decision) -> None:
-        self.decided += 1
-        self._undecided.discard(push)
-        member = self._members[push.worker]
-        if push.incarnation != member.incarnation:
-            return
-        member.sequence = max(member.sequence, push.sequence)
-        member.decisions[push.sequence] = decision
-        if len(member.decisions) > _REMEMBERED:
-            del member.decisions[min(member.decisions)]
+
+class SnapshotSchedule:
+    """When snapshots of one model are due. One is committed only if history has gone on from where it was made.
+
+    Args:
+        period: Seconds from one to the next; `None` if none are made.
+
+    Attributes:
+        newest: The step of the newest snapshot, or of the values that training began with.
+        history: How often history has gone on from elsewhere.
+    """
+
+    def __init__(self, period: float | None) -> None:
+        self.newest = 0
+        self.history = 0
+        self._period = period
+        self._since: float | None = None
+        self._is_under_way = False
+
+    @property
+    def are_made(self) -> bool:
+        """True if snapshots are made at all."""
+        return self._period is not None
+
+    def begin_if_due(self, now: float, step: int) -> bool:
+        """Return whether a snapshot is due, if updates have got to this step; one that is due counts as begun."""
+        if self._period is None:
+            return False
+        self._since = now if self._since is None else self._since
+        is_due = not self._is_under_way and now - self._since >= self._period and step > self.newest
+        self._is_under_way = self._is_under_way or is_due
+        return is_due
+
+    def may_commit(self, history: int) -> bool:
+        """Return whether a snapshot that was begun in this history may be committed."""
+        return history == self.history
+
+    def finished(self, step: int, history: int, now: float, is_written: bool) -> None:
+        """Record that a snapshot is committed, or could not be; the next is due a period later."""
+        if history == self.history:
+            self._is_under_way = False
+            self._since = now
+            if is_written:
+                self.newest = step
+
+    def rewound(self, step: int) -> None:
+        """Go on from a step; the time to the next snapshot counts from the next tick."""
+        self.void()
+        self.newest, self._since, self._is_under_way = step, None, False
+
+    def void(self) -> None:
+        """Commit no snapshot that was begun before this."""
+        self.history += 1

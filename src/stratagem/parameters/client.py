@@ -1,7 +1,6 @@
-"""A worker's client of the parameter servers: joins them, comes back after losses, pushes, pulls, sets and keeps values.
+"""A worker's client of the parameter servers: it joins them, comes back after losses, and reads, sets and keeps values.
 
-Every push has a number. It is sent again, under the same number, when a connection breaks, and the servers apply it
-once; when the servers have gone back to an earlier step it is void, and the worker goes on from there.
+Whatever a worker asks of the servers is asked again, after joining again, when a connection breaks or servers are lost.
 """
 
 import logging
@@ -11,36 +10,77 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from stratagem import environment
-from stratagem.errors import DeadlineExceeded, RolledBack, StratagemError, TaskLost, TaskUnreachable
+from stratagem.errors import DeadlineExceeded, RolledBack, TaskLost, TaskReplaced, TaskUnreachable
 from stratagem.keep import ShardRecord
 from stratagem.parameters import protocol
 from stratagem.parameters.model_core import Joining
 from stratagem.parameters.planning import ModelPlan, Pieces
-from stratagem.parameters.protocol import OK, STATE
-from stratagem.parameters.push import VOID, Contribution, FreeMemory, Outcome, PushUnderWay, receive
-from stratagem.parameters.rules import COUNTED, DROPPED, Push
+from stratagem.parameters.protocol import OK, STATE, StoreConfig
 from stratagem.runtime.fan_out import fan_out
+from stratagem.runtime.host_memory import Buffers
 from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.error_translation import first_line
+from stratagem.runtime.wire.peer import PendingCall
 from stratagem.runtime.wire.waiting import Deadline, WaitingLog
 from stratagem.tables.table_files import NO_ROWS, NewRows
 
 _log = logging.getLogger("stratagem")
 _PAUSE = 0.05
+_BUFFERS = 3
 LONG = 300.0
 """Seconds for a call that carries a whole model."""
-_GONE = (RolledBack, TaskLost, TaskUnreachable, DeadlineExceeded)
+LOSSES = (RolledBack, TaskLost, TaskUnreachable, DeadlineExceeded)
 """Errors after which a worker joins again."""
 T = TypeVar("T")
+
+
+class FreeMemory:
+    """A worker's own memory for the parameters of one server.
+
+    Args:
+        config: The server's part of the model.
+    """
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._buffers = [
+            (Buffers(_BUFFERS), leaf.spec.shape, np.dtype(leaf.spec.dtype)) for leaf in config.leaves
+        ]
+
+    def take(self) -> list[Array]:
+        """Return memory for all parameters of the server that nobody uses any more."""
+        return [buffers.take(shape, dtype) for buffers, shape, dtype in self._buffers]
+
+
+def receive(call: PendingCall, seconds: float, memory: FreeMemory | None = None, others: int = 0) -> Response:
+    """Wait for a server's answer.
+
+    Args:
+        call: The call that the server is to answer.
+        seconds: How long to wait.
+        memory: For the parameters in the answer, unless they can stay in shared memory; `None` if there are none.
+        others: How many arrays may follow the parameters.
+
+    Raises:
+        RolledBack: The servers have gone back to an earlier step, or are about to.
+        TaskReplaced: A newer start of this worker has taken its place.
+    """
+    is_lent = memory is not None and call.transport == SHARED_MEMORY
+    into = None if is_lent or memory is None else [*memory.take(), *[None] * others]
+    answer = call.answer(timeout=seconds, into=into, lend=is_lent)
+    match answer.fields.get(STATE):
+        case protocol.ROLLED_BACK:
+            raise RolledBack(str(answer.fields["why"]))
+        case protocol.REPLACED:
+            raise TaskReplaced(str(answer.fields["why"]))
+    return answer
 
 
 class ServerClient:
@@ -48,18 +88,15 @@ class ServerClient:
 
     Args:
         server: This worker's own server, by which it is known and calls others.
-        worker: Its number.
+        worker: This worker's number.
         is_chief: Whether it brings the initial values.
         plan: The model.
         initial: Makes the initial values for each server.
 
     Attributes:
-        server: See above.
-        worker: See above.
-        step: The newest global step that this worker has heard of.
-        epoch: The stretch of history that the servers are in, as far as this worker has heard.
+        step: The newest global step that this worker knows of.
+        epoch: The stretch of history that the servers are in, as far as this worker knows.
         patience: Seconds for which a lost task may come back.
-        dropped: How many pushes of this worker were dropped.
         lost_updates: How many updates, of all workers, were lost with servers while this one trained.
         servers: The numbers of the servers.
     """
@@ -72,41 +109,30 @@ class ServerClient:
         self.step = 0
         self.epoch = ""
         self.patience = plan.options.rejoin_timeout
-        self.dropped = 0
         self.lost_updates = 0
+        self.servers = range(len(plan.configs))
         self._is_chief = is_chief
         self._plan = plan
         self._initial = initial
         self._model = plan.configs[0].name
-        self.servers = range(len(plan.configs))
         self._participants = plan.configs[0].participants
-        self._memory = [FreeMemory(config) for config in plan.configs]
-        # Held by whoever calls: the user's thread, or the one that tells a restarted leader of a pause.
+        # Held by the caller: the user's thread, or the one that tells a restarted leader of a pause.
         self._turn = threading.RLock()
-        # They start their threads when there is something to do for them.
+        # Its threads start when there is something to do for them.
         self._threads = ThreadPoolExecutor(len(self.servers), thread_name_prefix="stratagem-client")
-        self._pusher = ThreadPoolExecutor(1, thread_name_prefix="stratagem-push")
+        self._pools = [self._threads]
         self._waiting_log = WaitingLog()
         self._has_joined = False
-        self._is_paused = False
-        self._sequence = 0
-        self._pulled_epoch = ""
         # Every push asks for them.
         self._peer: Callable[[int], Peer] = cache(lambda number: server.peers[plan.options.servers[number]])
-        server.when_leader_restarts(self._pause_again)
-
-    @property
-    def has_pushed(self) -> bool:
-        """Whether this worker has pushed anything so far."""
-        return self._sequence > 0
 
     # Joining, and joining again.
 
     def connect(self, why: BaseException | str = "") -> None:
-        """Tell all servers of the model, and wait until it is open for training.
+        """Describe the model to all servers, and wait until it is open for training.
 
         Args:
-            why: Why a worker joins again, for the log. That the servers are at another step is no loss: the chief
+            why: Why a worker joins again, for the log. It is no loss if the servers are at another step: the chief
                 may have restored a checkpoint.
 
         Raises:
@@ -123,7 +149,7 @@ class ServerClient:
                 waiting = self._try_to_join()
             except _Unrecoverable as error:
                 raise TaskLost(str(error)) from None
-            except _GONE as error:
+            except LOSSES as error:
                 waiting = first_line(error)
                 if not deadline.left():
                     self._give_up(waiting, deadline.elapsed())
@@ -150,7 +176,7 @@ class ServerClient:
         )
 
     def _try_to_join(self) -> str | None:
-        """Why this worker has to wait, as a whole sentence; `None` when it has joined."""
+        """Return why this worker has to wait, as a whole sentence; `None` when it has joined."""
         servers = self.everywhere(self._describe_model)
         if waiting := next(filter(None, (each["waiting"] for each in servers)), None):
             return str(waiting)
@@ -166,12 +192,12 @@ class ServerClient:
                     self._log_joined_late()
                 self._has_joined = True
                 if "reached" in answer:
-                    lost = answer["reached"] - answer["cut"]
+                    lost = answer["reached"] - answer["snapshot"]
                     self.lost_updates += lost
                     _log.warning(
                         "%s: %d update(s) are lost with a server: all have gone back from step %d to the snapshot of "
                         "step %d",
-                        *(self.server.task, lost, answer["reached"], answer["cut"]),
+                        *(self.server.task, lost, answer["reached"], answer["snapshot"]),
                     )
                 return None
             case protocol.WANTED:
@@ -193,16 +219,16 @@ class ServerClient:
                 raise RolledBack(str(answer.get("why", answer)))
 
     def _describe_model(self, server: int) -> Fields:
-        """Tell a server what it holds of the model, and send it the programs that it lacks."""
+        """Describe a server's part of the model to it, and send it the programs that it lacks."""
         fields = {"config": self._plan.configs[server].to_fields(), "chief": self._is_chief}
-        answer = self.call(server, protocol.FOUND, fields).fields
+        answer = self.call(server, protocol.MODEL, fields).fields
         for missing in answer["missing"]:
             artifact = np.frombuffer(self._plan.programs[missing].artifact, np.uint8)
             self.call(server, protocol.PROGRAM, {}, [artifact], seconds=LONG)
         return answer
 
     def _log_joined_late(self) -> None:
-        """Say that the model has been trained before this worker came: to a chief it may be that of an earlier job."""
+        """Log that the model was trained before this worker came: for a chief, perhaps by an earlier job."""
         task, peers = self.server.task, self.server.peers
         if environment.generation() > 0:
             _log.warning("%s was started again, and takes part from step %d on", task, self.step)
@@ -216,12 +242,12 @@ class ServerClient:
             )
 
     def retry(self, attempt: Callable[[], T]) -> T:
-        """Do something; after every loss of the servers, join again and do it once more."""
+        """Attempt something; after every loss of the servers, join again and attempt it once more."""
         with self._turn:
             while True:
                 try:
                     return attempt()
-                except _GONE as error:
+                except LOSSES as error:
                     self.connect(error)
 
     # Calls.
@@ -238,7 +264,7 @@ class ServerClient:
         """Call a server about the model and wait for its answer; fails at once if the server is not there.
 
         Args:
-            server: Its number.
+            server: The server's number.
             call: The call's name.
             fields: Plain values to send, beside the model's name and the epoch.
             tensors: Arrays to send.
@@ -262,112 +288,10 @@ class ServerClient:
         if self._waiting_log.is_due(seconds):
             _log.warning("%s waits %s (%.0f s so far)", self.server.task, what, seconds)
 
-    # Training.
-
-    def pull(self) -> Outcome:
-        """The newest parameters of every server."""
-        return self.retry(lambda: self._outcome(self.servers, self.everywhere(self._pull_from)))
-
-    def pull_newer(self, than: int) -> Outcome | None:
-        """The newest parameters of every server, unless they are those of a step."""
-
-        def attempt() -> Outcome | None:
-            first = self._pull_from(0, than)
-            if first.fields["step"] <= than and self._pulled_epoch == self.epoch:
-                return None
-            if not first.tensors:
-                return self.pull()
-            answers = self.everywhere(lambda server: self._pull_from(server) if server else first)
-            return self._outcome(self.servers, answers)
-
-        return self.retry(attempt)
-
-    def _pull_from(self, server: int, than: int = -1) -> Response:
-        fields = {"than": than, "at_least": 0, "everything": False}
-        return self.call(server, protocol.PULL, fields, memory=self._memory[server])
-
-    def push(self, contribution: Contribution, push: PushUnderWay | None = None) -> Outcome:
-        """Push gradients, however often it takes, and return the newest parameters once the servers have used them.
-
-        Args:
-            contribution: The gradients.
-            push: The same, if `begin` has sent it.
-        """
-        with self._turn:
-            push = push or self._new_push(contribution)
-            while push is not None:
-                try:
-                    if len(self._participants) == 1:
-                        answers = [push.exchange(0)]
-                    else:
-                        answers = fan_out(push.exchange, self._participants, self._threads.submit)
-                except _GONE as error:
-                    push.abandon()
-                    self.connect(error)
-                    if push.epoch != self.epoch:
-                        break
-                else:
-                    # Counted here, and applied by the time that another server was asked: all have it by now.
-                    if len({answer.fields["kind"] for answer in answers}) > 1:
-                        return self.pull()
-                    return self._outcome(self._participants, answers)
-            return replace(self.pull(), kind=VOID)
-
-    def begin(self, contribution: Contribution) -> Callable[[], Outcome]:
-        """Send the gradients now; what this returns waits for the outcome, as `push` does.
-
-        Nothing else may be asked of the servers in between.
-        """
-        if any(self._peer(server).transport != SHARED_MEMORY for server in self._participants):
-            # Over a network, answers that nobody receives would keep the servers from going on.
-            return self._pusher.submit(self.push, contribution).result
-        with self._turn:
-            push = self._new_push(contribution)
-        if push is not None:
-            try:
-                for server in self._participants:
-                    push.send(server)
-            except _GONE:
-                push.abandon()  # it is sent again, and the worker joins again, when the outcome is asked for
-        return partial(self.push, contribution, push)
-
-    def _new_push(self, contribution: Contribution) -> PushUnderWay | None:
-        """A push that is still to be sent; `None` if it is void before it is."""
-        self._is_paused = False
-        if self._pulled_epoch != self.epoch:  # the servers have gone back since
-            return None
-        self._sequence += 1
-        base = self.step if contribution.base is None else contribution.base
-        push = Push(self.worker, self.server.incarnation, self._sequence, base, contribution.rows)
-        fields = {"model": self._model, "epoch": self.epoch, "push": list(push)}
-        return PushUnderWay(fields, contribution, self._peer, self._memory, self.log_waiting)
-
-    def _outcome(self, servers: Sequence[int], answers: Sequence[Response]) -> Outcome:
-        """What servers say, of which number 0 is the first."""
-        fields = answers[0].fields
-        kind = fields.get("kind", "pulled")
-        self._pulled_epoch = self.epoch
-        self.step = fields["step"]
-        if kind == DROPPED:
-            self.dropped += 1
-            _log.info("%s: a push was dropped: %s", self.server.task, fields["why"])
-        leaves: Pieces = [[] for _ in self.servers]
-        rows: Pieces = [[] for _ in self.servers]
-        for server, answer in zip(servers, answers, strict=True):
-            count = len(self._plan.configs[server].leaves)
-            leaves[server], rows[server] = answer.tensors[:count], answer.tensors[count:]
-        return Outcome(
-            kind,
-            self.step,
-            None if kind == COUNTED else leaves,
-            fields.get("metrics", {}),
-            fields.get("staleness"),
-            fields.get("update", 0),
-            rows if all(rows) else None,
-        )
+    # Rows of tables.
 
     def pull_rows(self, wanted: Pieces, trains: bool = False) -> Pieces:
-        """Rows of tables from every server.
+        """Pull rows of tables from every server.
 
         Args:
             wanted: For each server, for each stack of tables the ids.
@@ -381,30 +305,14 @@ class ServerClient:
         return self.retry(lambda: self.everywhere(from_server))
 
     def table_page(self, server: int, stack: int, start: int, size: int) -> Response:
-        """Some rows of a stack of tables, and where to go on."""
+        """Read some rows of a stack of tables, and where to go on."""
         fields = {"stack": stack, "start": start, "size": size}
         return self.retry(lambda: self.call(server, protocol.TABLE, fields))
-
-    def pause(self) -> None:
-        """Tell the servers that this worker's data have ended for now."""
-        with self._turn:
-            self._is_paused = True
-            self.ask(protocol.PAUSE, {"worker": self.worker})
-
-    def _pause_again(self) -> None:
-        """Tell a leader that was started again, which would wait for this worker, that it pauses."""
-        try:
-            with self._turn:
-                if self._is_paused:
-                    self.connect("server 0 was started again")
-                    self.pause()
-        except (StratagemError, SystemExit) as error:
-            _log.info("%s could not tell that it pauses: %s", self.server.task, error)
 
     # All values: reading, setting, keeping.
 
     def fetch(self) -> tuple[int, Pieces]:
-        """All values of all servers at one step."""
+        """Read all values of all servers at one step, and return it first."""
 
         def read(server: int, step: int) -> Response:
             # A server without variables is at no step.
@@ -443,10 +351,10 @@ class ServerClient:
         """Set values on the servers, on all of them between the same two updates.
 
         Args:
-            values: For each server, the new ones of what it holds, by their places in `StoreConfig.held`.
+            values: For each server, new values of its arrays, by their places in `StoreConfig.arrays`.
             step: The global step from which training goes on with them: all that was pushed before is void, also
                 of other workers, which go on from there too. `None`: it goes on as it is.
-            rows: What is new of the rows of tables: the servers read files by themselves.
+            rows: New rows of tables: the servers read files by themselves.
         """
         token = secrets.token_hex(8)
         servers = [server for server, new in enumerate(values) if new or rows]
@@ -469,7 +377,7 @@ class ServerClient:
 
         Args:
             root: The directory of all checkpoints.
-            make: Called with the step; makes the directory of that checkpoint, or says that it is not wanted.
+            make: Called with the step; makes the directory of that checkpoint, or returns False if it is not wanted.
 
         Returns:
             The step, and whether the servers write: not if it is not wanted, or they cannot reach the directory.
@@ -487,7 +395,7 @@ class ServerClient:
 
         return self.retry(attempt)
 
-    def kept(self, root: str, step: int) -> list[ShardRecord]:
+    def shard_records(self, root: str, step: int) -> list[ShardRecord]:
         """Wait until every server has written its shard of a checkpoint; may be called from any thread.
 
         Raises:
@@ -497,7 +405,7 @@ class ServerClient:
 
         def record_of(server: int) -> ShardRecord:
             while True:
-                fields = self.call(server, protocol.KEPT, {"root": root, "step": step}).fields
+                fields = self.call(server, protocol.RECORD, {"root": root, "step": step}).fields
                 if fields[STATE] == OK:
                     return ShardRecord.from_dict(fields["record"])
 
@@ -505,8 +413,8 @@ class ServerClient:
 
     def close(self) -> None:
         """End its threads."""
-        for threads in (self._threads, self._pusher):
-            threads.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class _Unrecoverable(Exception):

@@ -1,15 +1,15 @@
-"""What workers leave with server 0 for each other: arrays to gather, and metrics. Pure."""
+"""Things that workers leave with server 0 for each other: arrays to gather, and values that all of them evaluate. Pure."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 from stratagem.errors import StrategyError
-from stratagem.parameters.authority import Decision
-from stratagem.parameters.protocol import Reading
-from stratagem.parameters.rules import Push
 
-_REMEMBERED = 16
+Label: TypeAlias = tuple[int, int]
+"""The number of a fit, and of an epoch in it."""
+END = 2**31 - 1
+"""In place of an epoch: after the last one."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Gather:
 
 
 class Gathers:
-    """Gathers, one after the other. Who has left is no longer waited for; who comes anew is from then on."""
+    """Gathers, one after the other. One that is under way waits for those who take part now."""
 
     def __init__(self) -> None:
         self._current = Gather("")
@@ -42,7 +42,7 @@ class Gathers:
         return self._current.parts.keys()
 
     def bring(self, worker: int, key: str, what: str, part: Any, expected: Set[int]) -> Gather:
-        """A worker brings its array, perhaps again because it did not get the answer.
+        """Take the array of a worker, which may send it again because it did not get the answer.
 
         Raises:
             StrategyError: The others gather something else.
@@ -70,37 +70,49 @@ class Gathers:
             self._last, self._current = self._current, Gather("")
 
 
-class Metrics:
-    """The metrics of the newest pushes.
+class Agreements:
+    """The values of one model that all workers evaluate where they are not in step: those of one moment, under a label.
 
-    Args:
-        workers: How many workers push.
+    The first who asks under a label decides; who asks later gets the same values. Labels of the end of a `fit` are decided
+    when every worker has come to that end, or has gone. So a worker that is late still finds the values of the last end,
+    however far the others have got in their next fit. Kept are the newest epoch, and the newest end of a fit.
     """
 
-    def __init__(self, workers: int) -> None:
-        self._most = _REMEMBERED * workers
-        self._metrics: dict[tuple[int, str, int], dict[str, Reading]] = {}
+    def __init__(self) -> None:
+        self._labels: list[Label] = []
+        self._ended: dict[int, int] = {}
 
-    def add(self, push: Push, metrics: dict[str, Reading]) -> None:
-        """Record the metrics of a push, of which its worker is told the means over all pushes of the update."""
-        self._metrics[push[:3]] = metrics
-        while len(self._metrics) > self._most:
-            del self._metrics[next(iter(self._metrics))]
+    def end(self, worker: int, fit: int) -> None:
+        """Record that a worker has come to the end of a fit."""
+        self._ended[worker] = fit
 
-    def means(self, decision: Decision) -> dict[str, Reading]:
-        """The means of the metrics over the rows of all pushes of an update; nothing where none were recorded."""
-        if not self._metrics:
-            return {}
-        metrics = [(push.rows, self._metrics.get(push[:3], {})) for push in decision.pushes if push.rows]
-        names = metrics[0][1] if metrics else {}
-        return {name: _mean([(rows, each.get(name, 0.0)) for rows, each in metrics]) for name in names}
+    def awaited(self, label: Label, expected: Iterable[int]) -> list[int]:
+        """Return the workers that have to come to the end of a fit before its last values can be agreed upon."""
+        fit, epoch = label
+        if self.is_kept(label) or epoch != END:
+            return []
+        return sorted(worker for worker in expected if self._ended.get(worker, 0) < fit)
+
+    def keep(self, label: Label) -> None:
+        """Record that servers keep values under this label."""
+        self._labels = beside(self._labels, label)
+
+    def is_kept(self, label: Label) -> bool:
+        """Return whether servers keep values that stand for this label."""
+        return standing_for(self._labels, label) is not None
+
+    def forget(self) -> None:
+        """Forget all values: the servers have gone back, and what they kept is not theirs any more."""
+        self._labels = []
 
 
-def _mean(readings: Sequence[tuple[int, Reading]]) -> Reading:
-    """The mean of numbers, or of lists of numbers, by rows."""
-    length = max((len(reading) for _, reading in readings if isinstance(reading, list)), default=None)
-    if length is None:
-        total = sum(rows for rows, _ in readings)
-        return sum(rows * cast(float, reading) for rows, reading in readings) / total
-    lists = [(rows, each if isinstance(each, list) else [each] * length) for rows, each in readings]
-    return [_mean([(rows, each[place]) for rows, each in lists]) for place in range(length)]
+def beside(labels: Iterable[Label], label: Label) -> list[Label]:
+    """Return the labels that stay when values are kept under a new one, which is the last of them."""
+    is_end = label[1] == END
+    return [label] if is_end else [*(each for each in labels if each[1] == END), label]
+
+
+def standing_for(labels: Iterable[Label], label: Label) -> Label | None:
+    """Return the oldest of the labels that is not older than a label; only another end stands for the end of a fit."""
+    is_end = label[1] == END
+    return min((each for each in labels if each >= label and (each[1] == END or not is_end)), default=None)

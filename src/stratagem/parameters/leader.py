@@ -1,4 +1,4 @@
-"""Who leads the servers of a model: server 0's shell around the core, and server 0 as the other servers see it.
+"""The leader of a model's servers: server 0's shell around the core, and server 0 as the other servers see it.
 
 The shell has one lock, and carries out what the core asks for on all servers, on disk and in time.
 """
@@ -18,11 +18,10 @@ from stratagem.errors import KeepError, RemoteError, RolledBack, StratagemError
 from stratagem.keep import Manifest, ShardRecord, StoredSnapshot, TensorEntry
 from stratagem.parameters import model_core, protocol
 from stratagem.parameters.authority import Decision
-from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.model_core import LONG, Conversation, ModelCore, Restored, WriteSnapshot
-from stratagem.parameters.part import ModelPart
+from stratagem.parameters.part import KEPT_SNAPSHOTS, ModelPart, shard_name
+from stratagem.parameters.protocol import StoreConfig
 from stratagem.parameters.rules import Push
-from stratagem.parameters.snapshot_writer import KEPT_SNAPSHOTS, shard_name
 from stratagem.parameters.store import Lead
 from stratagem.runtime.fan_out import fan_out
 from stratagem.runtime.peers import Peers
@@ -47,10 +46,9 @@ class Leader(Lead):
 
     Attributes:
         part: Server 0's own part.
-        core: What decides; it is changed under a lock.
-        news: See above.
-        is_alone: Whether no other server has part in updates. Then nobody is woken when a push is decided: whoever
-            makes the update does so afterwards, with `tell`.
+        core: The state machine that decides; it is changed under a lock.
+        is_alone: Whether no other server has part in updates. Then nobody is woken when a push is decided: the thread that
+            makes the update does so afterwards, with `wake`.
     """
 
     def __init__(
@@ -83,7 +81,6 @@ class Leader(Lead):
     def decide(
         self, epoch: str, push: Push, end: float, is_here: bool, server: int = 0
     ) -> tuple[Decision | None, list[str]]:
-        """Tell of a push that a server has, and wait for the decision about it until the end."""
         core = self.core
         with self._lock:
             if not is_here:
@@ -100,17 +97,16 @@ class Leader(Lead):
             return decision, [] if decision is not None else core.names(core.authority.missing())
 
     def update(self, epoch: str, step: int) -> Decision | None:
-        """The decision that led to a step."""
         with self._lock:
-            return self.core.opened(epoch).made(step)
+            return self.core.opened(epoch).decision_of_step(step)
 
     def commons(self, epoch: str, step: int, partials: Sequence[Array], server: int = 0) -> Sequence[Array]:
-        """Take a server's share, and wait for what all servers have in common; who brings the last share combines them."""
+        """Take a server's share, and wait for the commons; the thread that brings the last share combines them."""
         with self._lock:
             shares = self.core.share_arrived(epoch, step, server, [np.array(partial) for partial in partials])
             if shares is not None:
                 self._commons = {key: self._commons[key] for key in self._commons if key == (epoch, step - 1)}
-                self._commons[epoch, step] = self.part.filled.combined(shares)
+                self._commons[epoch, step] = self.part.filled.combine(shares)
                 self._notify()
             while (epoch, step) not in self._commons:
                 self._changed.wait(protocol.PATIENCE)
@@ -118,11 +114,10 @@ class Leader(Lead):
             return self._commons[epoch, step]
 
     def broken(self, epoch: str, why: str) -> None:
-        """An update failed on a server: all have to go back."""
         self.now(lambda core: core.broken(epoch, why))
 
     def may_go_on(self, epoch: str, worker: int, end: float) -> list[int]:
-        """Wait until a worker may go on; those whom it still has to wait for at the end."""
+        """Wait until a worker may go on, at most until the end; return the workers that it still has to wait for."""
         with self._lock:
             waits_for = self.core.authority.waits_for(worker)
             if waits_for and self.is_alone:
@@ -131,7 +126,7 @@ class Leader(Lead):
                 waits_for = self.core.opened(epoch).waits_for(worker)
             return waits_for
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Wake those who wait for decisions."""
         with self._lock:
             self._changed.notify_all()
@@ -143,7 +138,7 @@ class Leader(Lead):
     # Other events.
 
     def now(self, event: Callable[[ModelCore], T]) -> T:
-        """Let the core have an event that takes no instructions, and tell of the change."""
+        """Let the core have an event that takes no instructions, and wake those who wait for a change."""
         with self._changing() as core:
             return event(core)
 
@@ -167,13 +162,13 @@ class Leader(Lead):
                     problem = error
 
     def until(self, is_so: Callable[[ModelCore], bool], end: float) -> bool:
-        """Wait until something is so, or the end; whether it is."""
+        """Wait until something is so, or the end; return whether it is."""
         with self._lock:
             return self._changed.wait_for(lambda: is_so(self.core), max(0.0, end - time.monotonic()))
 
     @contextmanager
     def _changing(self) -> Iterator[ModelCore]:
-        """Hold the lock; then tell of the change, and log what the core has to say."""
+        """Hold the lock; then wake those who wait for a change, and log the core's lines."""
         try:
             with self._lock:
                 yield self.core
@@ -208,16 +203,16 @@ class Leader(Lead):
         return None
 
     def _start_of(self, task: str) -> str:
-        """Which start of another server it is that answers now."""
+        """Return the incarnation of another server, which has to answer now."""
         self._peers[task].call("ping", timeout=protocol.CALL_SECONDS, wait=False)
         return str(self._peers[task].info["incarnation"])
 
     def _call_all(self, call: str, fields: Mapping[int, Fields], seconds: float) -> list[Fields]:
-        """Call servers at once, each with its fields; what they answer."""
+        """Call servers at once, each with its fields; return what they answer."""
         return fan_out(lambda server: self._call(server, call, fields[server], seconds), list(fields))
 
     def _call(self, server: int, call: str, fields: Fields, seconds: float) -> Fields:
-        """Call a server about the model; one that is not there is not waited for, and number 0 is this one."""
+        """Call a server about the model, without waiting for one that is not there; number 0 is this one."""
         if server == 0:
             return self.part.obey(call, fields, seconds)
         peer = self._peers[self._config.servers[server]]
@@ -229,7 +224,7 @@ class Leader(Lead):
     # Snapshots.
 
     def write_snapshots(self) -> None:
-        """Have the snapshots finished that have been decided."""
+        """Commit, in threads of their own, the snapshots that have been decided."""
         with self._lock:
             orders = self.core.snapshots_to_write()
         for order in orders:
@@ -250,17 +245,17 @@ class Leader(Lead):
                 if not self.now(lambda core: core.schedule.may_commit(order.history)):
                     raise RolledBack("the servers have gone on from another step since")
                 snapshots.commit(Manifest(step, records, tensors, {"applied": applied, "model": config.name}))
-            _log.info("model %s: a cut of step %d is in %s", config.name, step, snapshots.root)
+            _log.info("model %s: a snapshot of step %d is in %s", config.name, step, snapshots.root)
             is_written = True
         except Exception as error:  # training goes on without it, unless it is needed
-            _log.warning("model %s: there is no cut of step %d: %s", config.name, step, error)
+            _log.warning("model %s: there is no snapshot of step %d: %s", config.name, step, error)
             raise
         finally:
             self.now(lambda core: core.schedule.finished(step, order.history, time.monotonic(), is_written))
         try:
             self._forget_elsewhere(snapshots.prune(KEPT_SNAPSHOTS))
         except StratagemError as error:
-            _log.warning("model %s: old cuts could not be removed: %s", config.name, error)
+            _log.warning("model %s: old snapshots could not be removed: %s", config.name, error)
 
     def _record(self, server: int, order: WriteSnapshot) -> ShardRecord:
         fields = {"step": order.step, "now": False}
@@ -319,7 +314,6 @@ class Follower(Lead):
         self._peers = peers
 
     def decide(self, epoch: str, push: Push, end: float, is_here: bool) -> tuple[Decision | None, list[str]]:
-        """Tell server 0 of a push, which waits for the decision about it until the end."""
         seconds = max(0.0, end - time.monotonic())
         fields = {"epoch": epoch, "push": list(push), "is_here": is_here, "seconds": seconds}
         answer = self._ask(protocol.ARRIVED, fields).fields
@@ -328,20 +322,21 @@ class Follower(Lead):
         return Decision.from_fields(*answer["decision"]), []
 
     def update(self, epoch: str, step: int) -> Decision | None:
-        """Ask for the decision that led to a step."""
         answer = self._ask(protocol.DECISION, {"epoch": epoch, "step": step}).fields
         return Decision.from_fields(*answer["decision"]) if answer["decision"] else None
 
     def commons(self, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
-        """Bring this server's share to server 0, which combines them."""
         return self._ask(protocol.PARTIALS, {"epoch": epoch, "step": step}, partials).tensors
 
     def broken(self, epoch: str, why: str) -> None:
-        """Tell server 0 that this one cannot go on."""
         self._ask(protocol.BROKEN, {"epoch": epoch, "why": why})
 
     def _ask(self, call: str, fields: Fields, tensors: Sequence[Array] = ()) -> Response:
-        """Ask server 0; if it has gone back, or has gone, so has everything that was pushed here."""
+        """Ask server 0. If it has gone back, or has gone, everything that was pushed here is void.
+
+        Raises:
+            RolledBack: That is so.
+        """
         config = self._config
         fields = {"model": config.name, "server": config.server, **fields}
         try:

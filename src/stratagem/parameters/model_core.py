@@ -1,4 +1,4 @@
-"""Everything that server 0 decides about one model on its servers. Pure: events in, instructions out.
+"""The state machine by which server 0 decides everything about one model on its servers. Pure: events in, instructions out.
 
 The states, and what leads from one to the next:
 
@@ -29,11 +29,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from stratagem.errors import KeepError, RemoteError, RolledBack, StrategyError
 from stratagem.parameters import protocol
-from stratagem.parameters.agreements import Agreements, Label
-from stratagem.parameters.authority import Applied, Authority
-from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.exchanges import Gather, Gathers
-from stratagem.parameters.snapshot_schedule import SnapshotSchedule
+from stratagem.parameters.authority import Applied, Authority, SnapshotSchedule
+from stratagem.parameters.exchanges import Agreements, Gather, Gathers, Label
+from stratagem.parameters.protocol import StoreConfig
 from stratagem.runtime.wire import Fields
 from stratagem.runtime.wire.error_translation import first_line
 
@@ -43,7 +41,7 @@ LONG = 600.0
 
 
 class State(Enum):
-    """Where a model is in its life; the module draws what leads where."""
+    """Where a model is in its life; the module's docstring draws the transitions."""
 
     EMPTY = "empty"
     WAITING_FOR_VALUES = "waiting for values"
@@ -121,13 +119,13 @@ class Restored(NamedTuple):
 
 
 class Joining(NamedTuple):
-    """A worker that wants to take part, and has told every server of the model.
+    """A worker that wants to take part, and has described the model to every server.
 
     Attributes:
         worker: Its number.
         incarnation: Which start of it.
         is_chief: Whether it may bring initial values.
-        starts: Which start of each server it has told.
+        starts: The start of each server to which it has described the model.
         had_values: Whether a server other than this one has values, or this worker has seen some.
         epoch: The stretch of history that it has trained in; empty if in none.
         reached: The step that it had come to in it.
@@ -144,10 +142,10 @@ class Joining(NamedTuple):
 
 @dataclass
 class Loss:
-    """What going back to a snapshot cost.
+    """The cost of going back to a snapshot.
 
     Attributes:
-        reached: The furthest step that anybody has told of.
+        reached: The furthest step that anybody knows of.
         step: The step of the snapshot.
         before: The epoch that was lost; `None` if nobody here knows it.
         epoch: The epoch that went on from the snapshot.
@@ -170,13 +168,13 @@ class ModelCore:
         state: Where the model is in its life; see the module.
         is_open: Whether the state is OPEN or HOLDING.
         epoch: Names the stretch of history since the last opening; `None` before the first.
-        authority: Who takes part, and which pushes make which update.
-        schedule: When snapshots are due, and which may be committed.
+        authority: Decides who takes part, and which pushes make which update.
+        schedule: Decides when snapshots are due, and which may be committed.
         gathers: Arrays that workers show each other.
         notes: The chief's notes to the other workers, by their keys.
-        agreements: Which values all workers evaluate.
-        last_loss: What the last going back to a snapshot cost.
-        log_lines: Level and text of what is to be logged.
+        agreements: Decides which values all workers evaluate.
+        last_loss: The cost of the last going back to a snapshot.
+        log_lines: Level and text of lines that are to be logged.
     """
 
     def __init__(self, config: StoreConfig, start: str) -> None:
@@ -202,7 +200,7 @@ class ModelCore:
         self._digests: dict[int, tuple[str, bytes]] = {}
 
     def _go(self, state: State) -> None:
-        """Change the state: the one place where that is done."""
+        """Change the state; nothing else does."""
         if state is self.state:
             return
         if state not in _NEXT[self.state]:
@@ -218,7 +216,7 @@ class ModelCore:
         self.is_open = state in _TRAINING
 
     def opened(self, epoch: str) -> Authority:
-        """The authority, for a caller that knows the present stretch of history.
+        """Return the authority, for a caller that knows the present stretch of history.
 
         Raises:
             RolledBack: It knows another one, or this one is at its end.
@@ -233,7 +231,7 @@ class ModelCore:
     # Updates.
 
     def share_arrived(self, epoch: str, step: int, server: int, share: Sequence[Any]) -> list[Any] | None:
-        """A server has computed its share in the commons of an update: all shares in order, once they are complete."""
+        """Take a server's share in the commons of an update; return all shares in order, once they are complete."""
         self.opened(epoch)
         shares = self._shares[step]
         shares[server] = share
@@ -243,7 +241,7 @@ class ModelCore:
         return [each for number in sorted(shares) for each in shares[number]]
 
     def broken(self, epoch: str, why: str) -> None:
-        """An update failed, or values are half set: all servers have to go back."""
+        """Have all servers go back: an update failed, or values are half set."""
         if epoch == self.epoch and self.is_open:
             self._say(logging.ERROR, f"model {self._name} cannot go on and has to go back: {why}")
             self._go(State.ROLLING_BACK)
@@ -257,13 +255,13 @@ class ModelCore:
         return {worker for worker in workers if not self.authority.member(worker).has_gone}
 
     def leave(self, worker: int, why: str) -> None:
-        """A worker has finished, or was given up."""
+        """Record that a worker has finished, or was given up."""
         self.authority.leave(worker, why)
         self.gathers.look(self.expected)
         self.authority.met(self.expected - self.gathers.waiting)
 
     def gather(self, worker: int, key: str, what: str, part: Any) -> Gather:
-        """A worker brings an array; no update waits for it until all have brought theirs.
+        """Take a worker's array; no update waits for that worker until all have brought theirs.
 
         Workers in step may come to a gather with different numbers of pushes, since some were dropped, or void.
         """
@@ -275,11 +273,11 @@ class ModelCore:
         return gather
 
     def join(self, joining: Joining) -> Conversation[Fields]:
-        """A worker wants to take part.
+        """Let a worker take part.
 
         Returns:
-            What it is to do: train (and what a loss cost it), bring values, or wait and come again; or that values are
-            lost for good.
+            An answer: the worker is to train (with what a loss cost it), to bring values, or to wait and join again; or
+            values are lost for good.
         """
         if not self.is_open or joining.starts != self._starts:
             answer = yield from self._recover(joining)
@@ -296,13 +294,13 @@ class ModelCore:
             if loss.before in (None, joining.epoch) and joining.reached > loss.reached:
                 loss.reached = joining.reached
                 self._say_cost(loss)
-            answer.update(reached=loss.reached, cut=loss.step)
+            answer.update(reached=loss.reached, snapshot=loss.step)
         return answer
 
     # Opening, and going back.
 
     def _recover(self, joining: Joining) -> Conversation[Fields | None]:
-        """Bring all servers to the newest snapshot and open there; what to answer if that cannot be."""
+        """Bring all servers to the newest snapshot and open there; return the answer if that is impossible."""
         try:
             starts = yield AskStarts()
             if starts != joining.starts:
@@ -337,7 +335,7 @@ class ModelCore:
         return _wait("the chief has not brought the initial values")
 
     def open(self, starts: list[str]) -> Conversation[None]:
-        """The chief has filled these starts of the servers with initial values."""
+        """Open with the initial values with which the chief has filled these starts of the servers."""
         if self.is_open:
             return
         if self.state is not State.WAITING_FOR_VALUES:
@@ -352,7 +350,7 @@ class ModelCore:
         is_restored: bool = False,
         fallback: State | None = None,
     ) -> Conversation[None]:
-        """Have all servers answer, with the values that they have; write a snapshot of those that come from no snapshot."""
+        """Have all servers answer, with the values that they have; write a snapshot of values that come from none."""
         fallback = fallback or self.state
         self._go(State.OPENING)
         self._openings += 1
@@ -374,7 +372,7 @@ class ModelCore:
         self._go(State.OPEN)
 
     def _count_cost(self, restored: Restored, joining: Joining, before: str | None, reached: int) -> None:
-        """Training goes on from a snapshot: say what that cost, as far as anybody has told."""
+        """Log the cost of going on from a snapshot, as far as anybody knows it."""
         # A server whose values the chief was replacing may be at any step, and a worker may know of an older history.
         if before is None:
             reached = max(restored.reached, joining.reached)
@@ -384,7 +382,7 @@ class ModelCore:
             where = f"{self._config.snapshot_dir}/{self._name}"
             self._say(
                 logging.WARNING,
-                f"model {self._name} goes on from the cut of step {restored.step} in {where}: 0 updates lost, as far as anybody has told",
+                f"model {self._name} goes on from the snapshot of step {restored.step} in {where}: 0 updates lost, as far as anybody knows",
             )
         else:
             self._say_cost(self.last_loss)
@@ -428,7 +426,7 @@ class ModelCore:
     # Reading the same data, and evaluating the same values.
 
     def check_same(self, worker: int, number: int, digest: bytes) -> None:
-        """Raise unless a worker's data begin as those of the first one who told.
+        """Raise unless a worker's data begin as those of the first one who asked.
 
         Raises:
             StrategyError: They differ.
@@ -439,7 +437,7 @@ class ModelCore:
             raise StrategyError(f"the first batch of {task} is not that of {first}")
 
     def awaited(self, epoch: str, label: Label) -> list[int]:
-        """The workers that have to come to the end of a fit before its values can be kept."""
+        """Return the workers that have to come to the end of a fit before its values can be kept."""
         self.opened(epoch)
         return self.agreements.awaited(label, self.expected)
 
@@ -519,12 +517,12 @@ class ModelCore:
     # Snapshots, time, and the end.
 
     def snapshots_to_write(self) -> list[WriteSnapshot]:
-        """The snapshots that have been decided since this was last asked."""
+        """Return the snapshots that have been decided since the last call."""
         decided, self.authority.snapshots = self.authority.snapshots, []
         return [WriteSnapshot(step, applied, self.schedule.history) for step, applied in decided]
 
     def tick(self, now: float, silent: Iterable[int] = ()) -> list[int]:
-        """Time has passed.
+        """Take note of the time.
 
         Args:
             now: The time.
@@ -548,16 +546,16 @@ class ModelCore:
         return given_up
 
     def stop(self) -> None:
-        """This server ends: nothing more is decided."""
+        """Decide nothing more: this server ends."""
         if self.is_open:
             self._go(State.ROLLING_BACK)
 
     def names(self, workers: Iterable[int]) -> list[str]:
-        """The tasks of workers."""
+        """Return the tasks of workers."""
         return [self._config.workers[worker] for worker in workers]
 
     def describe(self) -> dict[str, Any]:
-        """How the training stands, for the status."""
+        """Describe the training, for the status."""
         book, loss = self.authority, self.last_loss
         return {
             "global_step": book.step,

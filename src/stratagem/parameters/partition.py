@@ -1,4 +1,4 @@
-"""Which parameter server holds what: variables in turn, by load, or cut by rows. Every worker finds the same."""
+"""Which parameter server holds which variables: in turn, by load, or cut by rows. Every worker computes the same."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ from stratagem.parameters.split import Piece
 
 _log = logging.getLogger("stratagem")
 Partitioner: TypeAlias = PlacementRule | ShardRule | Callable[[tuple[int, ...], Any], Any]
-"""A rule that places variables, a rule that cuts them, or a function of shape and dtype that gives a number of
+"""A rule that places variables, a rule that cuts them, or a function of shape and dtype that returns a number of
 parts along axis 0 (or, as TensorFlow's do, a list of numbers of parts, one for each axis)."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """What is placed: anything with a shape and a dtype, and a name."""
+    """A variable that is placed: a name, a shape and a dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ def partition(
     servers: int,
     whole_because: Sequence[str | None],
 ) -> list[list[Piece]]:
-    """The pieces of each server.
+    """Return the pieces of each server.
 
     Args:
         leaves: The variables.

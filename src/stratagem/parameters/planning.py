@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from stratagem.devices import log_placement, part_name
-from stratagem.parameters.config import Held, JobConfig, StackConfig, StoreConfig
 from stratagem.parameters.partition import Leaf, Partitioner, partition
+from stratagem.parameters.protocol import ArrayConfig, JobConfig, StackConfig, StoreConfig
 from stratagem.parameters.row_updates import PlannedRows, RowUpdate, row_spec
 from stratagem.parameters.split import KeptSlot, Part, Piece, Plan, Update, analyse
 from stratagem.runtime.programs import Program, export_program
@@ -26,11 +26,11 @@ Pieces = list[list[Array]]
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(JobConfig):
-    """What all models of a job share, and how they are laid out.
+    """The settings that all models of a job share, and how their models are laid out.
 
     Attributes:
         platforms: For each server, the platform that its programs are for.
-        partitioner: Who holds what.
+        partitioner: Which server holds which variables.
     """
 
     platforms: tuple[str, ...]
@@ -44,12 +44,12 @@ class _Entry:
     Attributes:
         tensor: Which leaf or slot it is, or is of: leaves are counted first, then slots.
         portion: Which rows.
-        held: Its name and form.
+        array: Its name and form.
     """
 
     tensor: int
     portion: Piece | KeptSlot
-    held: Held
+    array: ArrayConfig
 
 
 class ModelPlan:
@@ -57,14 +57,14 @@ class ModelPlan:
 
     Args:
         name: Names the model within its job.
-        state: An untrained state of it: what it is made of, and its initial values.
+        state: An untrained state, with its initial values.
         names: The parameters' names.
-        options: What all models of the job share.
+        options: The settings that all models of the job share.
 
     Attributes:
-        parts: For each server, what it holds and how it updates it.
-        configs: What each server has to know.
-        programs: What they run, by hash.
+        parts: For each server, its arrays and how it updates them.
+        configs: For each server, the description of its part.
+        programs: The programs that servers run, by hash.
     """
 
     def __init__(self, name: str, state: TrainState, names: Sequence[str], options: JobOptions) -> None:
@@ -103,16 +103,16 @@ class ModelPlan:
     # From a state to servers, and back.
 
     def _values(self, state: TrainState) -> list[Any]:
-        """All leaves, then all slots; `None` for averages that a state does not have."""
+        """Return all leaves, then all slots; `None` for averages that a state does not have."""
         averages = [None] * self._num_averages if state.flat_ema is None else state.flat_ema
         return [*state.flat_params, *self.shared(state.flat_state), *state.flat_opt_state, *averages]
 
     def initial(self, state: TrainState) -> Pieces:
-        """The values that each server begins with."""
+        """Return the values that each server begins with."""
         return [list(own.values()) for own in self.scatter_state(state)]
 
     def scatter_state(self, state: TrainState) -> list[dict[int, Array]]:
-        """The values for each server, by their places in `StoreConfig.held`; a value that is `None` has none."""
+        """Return the values of each server, by their places in `StoreConfig.arrays`; values that are `None` are left out."""
         values = [None if value is None else np.asarray(value) for value in self._values(state)]
         return [
             {
@@ -124,7 +124,7 @@ class ModelPlan:
         ]
 
     def scatter(self, values: Sequence[Any]) -> Pieces:
-        """The pieces of each server, from one value for each leaf."""
+        """Return the pieces of each server, from one value for each leaf."""
         return [
             [
                 values[piece.leaf] if piece.stop is None else piece.taken_from(values[piece.leaf])
@@ -139,7 +139,7 @@ class ModelPlan:
         concatenate: Callable[[list[Any]], Any] = np.concatenate,
         slots: bool = False,
     ) -> list[Any]:
-        """The leaves, from the pieces of all servers; or the slots, from all values of all servers."""
+        """Return the leaves, from the pieces of all servers; or the slots, from all values of all servers."""
         return [
             arrays[home[0][0]][home[0][1]]
             if len(home) == 1
@@ -153,7 +153,7 @@ class ModelPlan:
         others: Sequence[Any],
         concatenate: Callable[[list[Any]], Any] = np.concatenate,
     ) -> tuple[list[Any], list[Any]]:
-        """Parameters and non-trained state, from the pieces of all servers; `others` has what is not there."""
+        """Return parameters and non-trained state, from the pieces of all servers and the state that is not there."""
         leaves = self.join(arrays, concatenate)
         if len(leaves) == self._num_params:
             return leaves, list(others)
@@ -163,28 +163,28 @@ class ModelPlan:
         ]
 
     def shared(self, others: Sequence[Any]) -> list[Any]:
-        """The entries for state that lives on the servers, from one for each piece of non-trained state."""
+        """Return the entries for state that lives on the servers, of one for each piece of non-trained state."""
         return [each for kind, each in zip(self._kinds, others, strict=True) if kind == "mean"]
 
     def join_state(
         self, arrays: Sequence[Sequence[Array]], others: Sequence[Any], step: int, recipe: Recipe
     ) -> TrainState:
-        """A state from all values of all servers, and the pieces of non-trained state that are not there."""
+        """Return a state, of all values of all servers and the pieces of non-trained state that are not there."""
         params, others = self.params_and_state(arrays, others)
         slots = self.join(arrays, slots=True)
         averages = None if recipe.ema is None else slots[self._num_opt_state :]
         return TrainState(params, slots[: self._num_opt_state], others, averages, np.int32(step), recipe)
 
     def combine(self, partials: Sequence[Sequence[Any]]) -> list[Any]:
-        """What leaves share, from the partials of each server; traceable."""
+        """Compute what leaves share, from the partials of each server; traceable."""
         return self.plan.combine([(part.pieces, own) for part, own in zip(self.parts, partials, strict=True)])
 
-    # What servers are told.
+    # Descriptions for servers.
 
     def _configs(self, name: str, tensors: Sequence[Leaf]) -> list[StoreConfig]:
         options, configs = self.options, []
         shared: dict[str, Any] = {each.name: getattr(options, each.name) for each in fields(JobConfig)}
-        arrays = [[entry.held for entry in own] for own in self._entries]
+        arrays = [[entry.array for entry in own] for own in self._entries]
         leaves = [own[: len(part.pieces)] for own, part in zip(arrays, self.parts, strict=True)]
         leaf_specs = [[each.spec for each in own] for own in leaves]
         commons = [
@@ -257,7 +257,7 @@ class ModelPlan:
 
 
 def _whole_update(state: TrainState, num_params: int, num_opt_state: int) -> Update:
-    """The update of everything, as `analyse` wants it: state that is not trained is moved by differences."""
+    """Return the whole update, as `analyse` takes it: state that is not trained is moved by differences."""
 
     def update(
         leaves: list[Any], slots: list[Any], gradients: list[Any], step: Any
@@ -274,7 +274,7 @@ def _whole_update(state: TrainState, num_params: int, num_opt_state: int) -> Upd
 
 
 def _names(state: TrainState, names: Sequence[str], num_leaves: int) -> list[str]:
-    """The names of all leaves, then of all slots."""
+    """Return the names of all leaves, then of all slots."""
     tree = state.recipe.opt_state_tree
     placeholder = jax.tree.unflatten(tree, range(tree.num_leaves))
     return [
@@ -289,7 +289,7 @@ def _names(state: TrainState, names: Sequence[str], num_leaves: int) -> list[str
 
 
 def _entries(parts: Sequence[Part], tensors: Sequence[Leaf], num_leaves: int) -> list[list[_Entry]]:
-    """For each server its arrays: pieces of leaves, then slots."""
+    """Return the arrays of each server: pieces of leaves, then slots."""
     pieces = sorted(
         (piece for part in parts for piece in part.pieces), key=lambda piece: (piece.leaf, piece.start)
     )
@@ -305,7 +305,7 @@ def _entries(parts: Sequence[Part], tensors: Sequence[Leaf], num_leaves: int) ->
             name = part_name(name, shard_of[piece])
         if portion.rows is not None:
             shape = (len(portion.rows), *shape[1:])
-        return _Entry(number, portion, Held(name, TensorSpec(shape, str(tensors[number].dtype))))
+        return _Entry(number, portion, ArrayConfig(name, TensorSpec(shape, str(tensors[number].dtype))))
 
     return [
         [
@@ -320,7 +320,7 @@ def _entries(parts: Sequence[Part], tensors: Sequence[Leaf], num_leaves: int) ->
 
 
 def _homes(entries: Sequence[Sequence[_Entry]], count: int) -> list[list[tuple[int, int]]]:
-    """For each leaf and then each slot where its rows are, in their order: servers, and places among their entries."""
+    """Return for each leaf, then each slot, where its rows are, in order: servers, and places among their entries."""
     homes: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
     for server, own in enumerate(entries):
         for place, entry in enumerate(own):

@@ -1,35 +1,42 @@
-"""A push: what a worker contributes to an update, the push while it is under way, what servers answer, its outcome."""
+"""A worker's training with the parameter servers: it pushes gradients, and new parameters come back.
 
+Every push has a number. It is sent again, under the same number, when a connection breaks, and the servers apply it
+once; when the servers have gone back to an earlier step it is void, and the worker goes on from there.
+"""
+
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-import numpy as np
-
-from stratagem.errors import RolledBack, TaskReplaced
+from stratagem.errors import RolledBack, StratagemError
 from stratagem.parameters import protocol
-from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.planning import Pieces
+from stratagem.parameters.client import LOSSES, FreeMemory, ServerClient, receive
+from stratagem.parameters.planning import ModelPlan, Pieces
 from stratagem.parameters.protocol import OK, PENDING, SEND, STATE, Reading
-from stratagem.runtime.host_memory import Buffers
+from stratagem.parameters.rules import COUNTED, DROPPED, Push
+from stratagem.runtime.fan_out import fan_out
+from stratagem.runtime.server import Server
 from stratagem.runtime.wire import SHARED_MEMORY, Fields, Peer, Response
 from stratagem.runtime.wire.arrays import Array
 from stratagem.runtime.wire.error_translation import first_line
 from stratagem.runtime.wire.peer import PendingCall
 
-_BUFFERS = 3
+_log = logging.getLogger("stratagem")
 VOID = "void"
 """The kind of a push that does not count, because the servers went back behind it."""
 
 
 @dataclass(slots=True)
 class Contribution:
-    """What a worker contributes to an update.
+    """A worker's contribution to an update.
 
     Attributes:
         rows: The number of examples; with none there are no gradients.
         gradients: For each server, those of its pieces.
-        commons: What all gradients have in common.
+        commons: The values that the gradients of all servers share.
         metrics: To be averaged over the pushes of one update.
         base: The step of the parameters that the gradients were computed on; the newest known by default.
         tables: For each server, ids and gradients of rows, for each stack of tables in turn.
@@ -47,7 +54,7 @@ class Contribution:
 
 @dataclass
 class Outcome:
-    """What became of a push.
+    """The outcome of a push.
 
     Attributes:
         kind: Applied, dropped, counted for an update to come, or void.
@@ -72,53 +79,12 @@ class Outcome:
         self.update = self.update or self.step
 
 
-class FreeMemory:
-    """A worker's own memory for the parameters of one server.
-
-    Args:
-        config: What the server holds.
-    """
-
-    def __init__(self, config: StoreConfig) -> None:
-        self._buffers = [
-            (Buffers(_BUFFERS), leaf.spec.shape, np.dtype(leaf.spec.dtype)) for leaf in config.leaves
-        ]
-
-    def take(self) -> list[Array]:
-        """Memory for all parameters of the server that nobody uses any more."""
-        return [buffers.take(shape, dtype) for buffers, shape, dtype in self._buffers]
-
-
-def receive(call: PendingCall, seconds: float, memory: FreeMemory | None = None, others: int = 0) -> Response:
-    """Wait for a server's answer.
-
-    Args:
-        call: The call that the server is to answer.
-        seconds: How long to wait.
-        memory: For the parameters in the answer, unless they can stay in shared memory; `None` if there are none.
-        others: How many arrays may follow the parameters.
-
-    Raises:
-        RolledBack: The servers have gone back to an earlier step, or are about to.
-        TaskReplaced: A newer start of this worker has taken its place.
-    """
-    is_lent = memory is not None and call.transport == SHARED_MEMORY
-    into = None if is_lent or memory is None else [*memory.take(), *[None] * others]
-    answer = call.answer(timeout=seconds, into=into, lend=is_lent)
-    match answer.fields.get(protocol.STATE):
-        case protocol.ROLLED_BACK:
-            raise RolledBack(str(answer.fields["why"]))
-        case protocol.REPLACED:
-            raise TaskReplaced(str(answer.fields["why"]))
-    return answer
-
-
 class PushUnderWay:
     """A push that is sent to every server that takes part in updates, under one number however often it is sent.
 
     Args:
         fields: What identifies it to every server: the model, the epoch, and the push itself.
-        contribution: What it contributes.
+        contribution: The worker's contribution.
         peer: Finds a server by its number.
         memory: For the parameters that each server sends.
         log_waiting: Called with whom server 0 waits for, and for how long.
@@ -195,3 +161,149 @@ class PushUnderWay:
         self._calls.clear()
         self._failure = ""
         self._began = time.monotonic()
+
+
+class TrainingClient(ServerClient):
+    """A client that trains: it pushes gradients and pulls parameters.
+
+    Attributes:
+        dropped: How many pushes of this worker were dropped.
+    """
+
+    def __init__(
+        self, server: Server, worker: int, is_chief: bool, plan: ModelPlan, initial: Callable[[], Pieces]
+    ) -> None:
+        super().__init__(server, worker, is_chief, plan, initial)
+        self.dropped = 0
+        self._memory = [FreeMemory(config) for config in plan.configs]
+        self._pusher = ThreadPoolExecutor(1, thread_name_prefix="stratagem-push")
+        self._is_paused = False
+        self._sequence = 0
+        self._pulled_epoch = ""
+        self._pools.append(self._pusher)
+        server.when_leader_restarts(self._pause_again)
+
+    @property
+    def has_pushed(self) -> bool:
+        """True if this worker has pushed anything so far."""
+        return self._sequence > 0
+
+    def pull(self) -> Outcome:
+        """Pull the newest parameters of every server."""
+        return self.retry(lambda: self._outcome(self.servers, self.everywhere(self._pull_from)))
+
+    def pull_newer(self, than: int) -> Outcome | None:
+        """Pull the newest parameters of every server, unless they are those of this step."""
+
+        def attempt() -> Outcome | None:
+            first = self._pull_from(0, than)
+            if first.fields["step"] <= than and self._pulled_epoch == self.epoch:
+                return None
+            if not first.tensors:
+                return self.pull()
+            answers = self.everywhere(lambda server: self._pull_from(server) if server else first)
+            return self._outcome(self.servers, answers)
+
+        return self.retry(attempt)
+
+    def _pull_from(self, server: int, than: int = -1) -> Response:
+        fields = {"than": than, "at_least": 0, "everything": False}
+        return self.call(server, protocol.PULL, fields, memory=self._memory[server])
+
+    def push(self, contribution: Contribution, push: PushUnderWay | None = None) -> Outcome:
+        """Push gradients, however often it takes, and return the newest parameters once the servers have used them.
+
+        Args:
+            contribution: The gradients.
+            push: The same, if `begin` has sent it.
+        """
+        with self._turn:
+            push = push or self._new_push(contribution)
+            while push is not None:
+                try:
+                    if len(self._participants) == 1:
+                        answers = [push.exchange(0)]
+                    else:
+                        answers = fan_out(push.exchange, self._participants, self._threads.submit)
+                except LOSSES as error:
+                    push.abandon()
+                    self.connect(error)
+                    if push.epoch != self.epoch:
+                        break
+                else:
+                    # Counted here, and applied by the time that another server was asked: all have it by now.
+                    if len({answer.fields["kind"] for answer in answers}) > 1:
+                        return self.pull()
+                    return self._outcome(self._participants, answers)
+            return replace(self.pull(), kind=VOID)
+
+    def begin(self, contribution: Contribution) -> Callable[[], Outcome]:
+        """Send the gradients now; what this returns waits for the outcome, as `push` does.
+
+        Nothing else may be asked of the servers in between.
+        """
+        if any(self._peer(server).transport != SHARED_MEMORY for server in self._participants):
+            # Over a network, answers that nobody receives would keep the servers from going on.
+            return self._pusher.submit(self.push, contribution).result
+        with self._turn:
+            push = self._new_push(contribution)
+        if push is not None:
+            try:
+                for server in self._participants:
+                    push.send(server)
+            except LOSSES:
+                push.abandon()  # it is sent again, and the worker joins again, when the outcome is asked for
+        return partial(self.push, contribution, push)
+
+    def _new_push(self, contribution: Contribution) -> PushUnderWay | None:
+        """Return a push that is still to be sent; `None` if it is void before it is."""
+        self._is_paused = False
+        if self._pulled_epoch != self.epoch:  # the servers have gone back since
+            return None
+        self._sequence += 1
+        base = self.step if contribution.base is None else contribution.base
+        push = Push(self.worker, self.server.incarnation, self._sequence, base, contribution.rows)
+        fields = {"model": self._model, "epoch": self.epoch, "push": list(push)}
+        return PushUnderWay(fields, contribution, self._peer, self._memory, self.log_waiting)
+
+    def _outcome(self, servers: Sequence[int], answers: Sequence[Response]) -> Outcome:
+        """Return the outcome that answers of these servers, of which number 0 is the first, make together."""
+        fields = answers[0].fields
+        kind = fields.get("kind", "pulled")
+        self._pulled_epoch = self.epoch
+        self.step = fields["step"]
+        if kind == DROPPED:
+            self.dropped += 1
+            _log.info("%s: a push was dropped: %s", self.server.task, fields["why"])
+        leaves: Pieces = [[] for _ in self.servers]
+        rows: Pieces = [[] for _ in self.servers]
+        for server, answer in zip(servers, answers, strict=True):
+            count = len(self._plan.configs[server].leaves)
+            leaves[server], rows[server] = answer.tensors[:count], answer.tensors[count:]
+        return Outcome(
+            kind,
+            self.step,
+            None if kind == COUNTED else leaves,
+            fields.get("metrics", {}),
+            fields.get("staleness"),
+            fields.get("update", 0),
+            rows if all(rows) else None,
+        )
+
+    # Pausing.
+
+    def pause(self) -> None:
+        """Tell the servers that this worker's data have ended for now."""
+        with self._turn:
+            self._is_paused = True
+            self.ask(protocol.PAUSE, {"worker": self.worker})
+
+    def _pause_again(self) -> None:
+        """Tell a leader that was started again, which would wait for this worker, that it pauses."""
+        try:
+            with self._turn:
+                if self._is_paused:
+                    self.connect("server 0 was started again")
+                    self.pause()
+        except (StratagemError, SystemExit) as error:
+            _log.info("%s could not tell that it pauses: %s", self.server.task, error)

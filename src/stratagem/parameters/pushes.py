@@ -1,4 +1,4 @@
-"""What a server does with a push: stages it, sees to it that its update is made, answers with the newest parameters.
+"""The server's side of a push: stage it, see to it that its update is made, answer with the newest parameters.
 
 Who answers a push, under Sync with one server, is the thread that makes its update:
 
@@ -15,18 +15,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from stratagem.errors import RemoteError, RolledBack
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import Decision
-from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.exchanges import Metrics
 from stratagem.parameters.leader import Leader
-from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE
+from stratagem.parameters.protocol import OK, PENDING, ROLLED_BACK, SEND, STATE, Reading, StoreConfig
 from stratagem.parameters.rules import APPLIED, COUNTED, Push
 from stratagem.parameters.store import Key, Lead, Store
 from stratagem.runtime.wire import LATER, Fields, Reply, Request
 from stratagem.runtime.wire.arrays import Array
+
+_METRICS = 16
+"""The newest pushes of each worker whose metrics are kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +37,7 @@ class _PendingPush:
 
     Attributes:
         request: The call that brought it.
-        store: The values, from which those came that it was computed on.
+        store: The values from which those came that it was computed on.
         push: The push.
         end: Until when its caller may be kept waiting.
         is_far: Whether its caller is answered over a network.
@@ -50,7 +52,7 @@ class _PendingPush:
     is_here: bool = True
 
     def answer(self, decision: Decision, fields: Fields, leaves: Sequence[Array]) -> Reply:
-        """What its worker is told of an update: the parameters, and the rows that it wants to have with them."""
+        """Return its worker's answer: what came of it, the parameters, and the rows that are wanted with them."""
         if decision.kind == APPLIED:
             fields = {**fields, "staleness": decision.step - 1 - self.push.base}
         wanted = self.request.fields.get("wanted", 0)
@@ -66,7 +68,7 @@ class Pushes:
 
     Args:
         config: The server's part of the model.
-        lead: Who decides.
+        lead: Decides for all servers.
         leader: The same, on server 0; `None` on the others.
     """
 
@@ -74,9 +76,10 @@ class Pushes:
         self._lead = lead
         self._leader = leader
         self._holds_workers = config.rule.holds_workers
+        self._averages = config.rule.averages_pushes
         # Threads that wake one another, and then all want the interpreter, are slow: where one server does all, the
         # thread that makes an update answers everybody who waits for it.
-        self._is_together = leader is not None and leader.is_alone and config.rule.averages_pushes
+        self._is_together = leader is not None and leader.is_alone and self._averages
         self._waiting: dict[Key, _PendingPush] = {}
         self._metrics = Metrics(len(config.workers))
         self._incarnations: dict[int, str] = {}
@@ -87,11 +90,11 @@ class Pushes:
 
         Args:
             request: The call that brings it, or asks again what became of it.
-            store: The values, from which those came that it was computed on.
+            store: The values from which those came that it was computed on.
             push: The push.
 
         Returns:
-            The answer; or `LATER`, if whoever makes the update is to answer.
+            The answer; or `LATER`, if the thread that makes the update is to answer.
 
         Raises:
             RolledBack: The servers have gone back to an earlier step.
@@ -104,7 +107,7 @@ class Pushes:
             last = len(tensors) - fields.get("wanted", 0)
             first = last - fields.get("tables", 0)
             store.stage(push, tensors[:first], tensors[first:last])
-            if fields["metrics"]:  # which server 0 alone is sent
+            if fields["metrics"]:  # sent to server 0 alone
                 with self._lock:
                     self._metrics.add(push, fields["metrics"])
         # Over a network each is sent all of the parameters, which is for threads to do at the same time.
@@ -150,7 +153,7 @@ class Pushes:
                 del self._waiting[key]
 
     def _reply(self, pending: _PendingPush, end: float) -> Reply:
-        """What to answer, or `LATER` if nothing is known by then and the caller may be kept waiting."""
+        """Return the answer, or `LATER` if nothing is decided by the end and the caller may be kept waiting."""
         store, push, leader = pending.store, pending.push, self._leader
         epoch = pending.request.fields["epoch"]
         decision, missing = self._lead.decide(epoch, push, end, pending.is_here)
@@ -165,14 +168,15 @@ class Pushes:
         if decision.kind == APPLIED and self._incarnations.get(push.worker) != push.incarnation:
             self._drop_left_over(pending)
         if leader is not None and pending.is_far:
-            self._tell()  # now: to send it all to one who is far takes a while
+            self._after_answer()  # now: to send it all to one who is far takes a while
         fields = {STATE: OK, "kind": decision.kind, "why": decision.why, "step": decision.step}
         if leader is not None:
             if self._holds_workers and (slower := leader.may_go_on(epoch, push.worker, end)):
                 return Reply({STATE: PENDING, "waiting": leader.core.names(slower)})
-            fields["metrics"] = self._metrics.means(decision)
+            if self._averages:
+                fields["metrics"] = self._metrics.means(decision)
         if decision.kind == COUNTED:
-            return Reply(fields, after=self._tell)
+            return Reply(fields, after=self._after_answer)
         fields["update"] = decision.step
         if decision.kind != APPLIED and leader is not None:
             # Those whose pushes make that update may all have left it to others to answer.
@@ -186,7 +190,7 @@ class Pushes:
                 if waiting is not None and waiting is not pending:
                     self._answer(waiting, waiting.answer(decision, fields, leaves))
         reply = pending.answer(decision, fields, leaves)
-        reply.after = partial(self._tell, release)
+        reply.after = partial(self._after_answer, release)
         return reply
 
     def _drop_left_over(self, pending: _PendingPush) -> None:
@@ -200,21 +204,57 @@ class Pushes:
                 pending.store.settle(push, decision)
         self._incarnations[pending.push.worker] = pending.push.incarnation
 
-    def _tell(self, release: Callable[[], None] | None = None) -> None:
-        """The answer is sent: what it was read from may change, and others may hear."""
+    def _after_answer(self, release: Callable[[], None] | None = None) -> None:
+        """Let the values change that the answer was read from, and wake others: the answer is sent."""
         if release is not None:
             release()
         if self._leader is not None and self._leader.is_alone:
-            self._leader.tell()
+            self._leader.wake()
             if self._waiting:
                 self._leader.news()
 
 
+class Metrics:
+    """The metrics of the newest pushes.
+
+    Args:
+        workers: How many workers push.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._most = _METRICS * workers
+        self._metrics: dict[tuple[int, str, int], dict[str, Reading]] = {}
+
+    def add(self, push: Push, metrics: dict[str, Reading]) -> None:
+        """Record the metrics of a push, whose worker is sent the means over all pushes of the update."""
+        self._metrics[push[:3]] = metrics
+        while len(self._metrics) > self._most:
+            del self._metrics[next(iter(self._metrics))]
+
+    def means(self, decision: Decision) -> dict[str, Reading]:
+        """Return the means of the metrics over the rows of all pushes of an update; nothing where none were recorded."""
+        if not self._metrics:
+            return {}
+        metrics = [(push.rows, self._metrics.get(push[:3], {})) for push in decision.pushes if push.rows]
+        names = metrics[0][1] if metrics else {}
+        return {name: _mean([(rows, each.get(name, 0.0)) for rows, each in metrics]) for name in names}
+
+
+def _mean(readings: Sequence[tuple[int, Reading]]) -> Reading:
+    """Return the mean of numbers, or of lists of numbers, by rows."""
+    length = max((len(reading) for _, reading in readings if isinstance(reading, list)), default=None)
+    if length is None:
+        total = sum(rows for rows, _ in readings)
+        return sum(rows * cast(float, reading) for rows, reading in readings) / total
+    lists = [(rows, each if isinstance(each, list) else [each] * length) for rows, each in readings]
+    return [_mean([(rows, each[place]) for rows, each in lists]) for place in range(length)]
+
+
 def rolled_back(error: RolledBack) -> Reply:
-    """The answer that makes a worker come again."""
+    """Return the answer that makes a worker join again."""
     return Reply({STATE: ROLLED_BACK, "why": str(error)})
 
 
 def waits_until(request: Request) -> float:
-    """Until when a caller may be kept waiting."""
+    """Return until when a caller may be kept waiting."""
     return time.monotonic() + min(protocol.PATIENCE, (request.timeout or 2.0) / 2)

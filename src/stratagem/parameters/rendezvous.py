@@ -1,4 +1,4 @@
-"""What the workers of a model show and tell each other by way of server 0: arrays, notes, values to evaluate."""
+"""Where the workers of a model meet, by way of server 0: to gather arrays, pass notes, and evaluate the same values."""
 
 import logging
 import time
@@ -7,10 +7,11 @@ from collections import Counter
 import numpy as np
 
 from stratagem.parameters import protocol
-from stratagem.parameters.agreements import Label
-from stratagem.parameters.client import LONG, ServerClient
+from stratagem.parameters.client import LONG
+from stratagem.parameters.exchanges import Label
 from stratagem.parameters.planning import Pieces
 from stratagem.parameters.protocol import OK, STATE
+from stratagem.parameters.push import TrainingClient
 from stratagem.runtime.wire import Response
 from stratagem.runtime.wire.arrays import Array
 
@@ -18,13 +19,13 @@ _log = logging.getLogger("stratagem")
 
 
 class Rendezvous:
-    """One worker's part in what all workers of a model do together.
+    """One worker's part in everything that all workers of a model do together.
 
     Args:
         client: The worker's client of the servers.
     """
 
-    def __init__(self, client: ServerClient) -> None:
+    def __init__(self, client: TrainingClient) -> None:
         self._client = client
         self._gathers = 0
         self._notes: Counter[str] = Counter()
@@ -59,16 +60,16 @@ class Rendezvous:
         self._client.ask(protocol.ENDED, {"worker": self._client.worker, "fit": fit})
 
     def agreed(self, label: Label) -> Pieces:
-        """The parameters of every server that all workers look at under a label, or one that stands for it."""
+        """Return the parameters of every server that all workers evaluate under a label, or one that stands for it."""
         client = self._client
 
-        def kept_by(server: int) -> Response:
+        def read(server: int) -> Response:
             return client.call(server, protocol.MARKED, {"label": list(label)}, seconds=LONG)
 
         def attempt() -> Pieces:
             while True:
                 self.agree(label)
-                answers = client.everywhere(kept_by)
+                answers = client.everywhere(read)
                 # Another worker may have come to a newer label between two answers.
                 if len({tuple(answer.fields["label"]) for answer in answers}) == 1:
                     return [answer.tensors for answer in answers]
@@ -76,7 +77,7 @@ class Rendezvous:
         return client.retry(attempt)
 
     def agree(self, label: Label) -> None:
-        """Have the servers keep the parameters that all workers look at under a label.
+        """Have the servers keep the parameters that all workers evaluate under a label.
 
         Waits for the other workers if they have to come to the end of a fit first: as long as they train, and then for as
         long as a lost worker may take to come back. Then it goes on without them.
@@ -107,10 +108,10 @@ class Rendezvous:
     # The chief's notes.
 
     def note(self, what: str, note: bytes) -> None:
-        """Leave a note with server 0, for the other workers: the chief's part in what `noted` waits for."""
+        """Leave a note with server 0, for the other workers: the chief's part in what `read_note` waits for."""
         self._client.ask(protocol.NOTE, {"key": self._next_key(what)}, [np.frombuffer(note, np.uint8)])
 
-    def noted(self, what: str) -> bytes | None:
+    def read_note(self, what: str) -> bytes | None:
         """Wait for the chief's note: the first of that kind, then the second, and so on.
 
         Returns:

@@ -22,17 +22,17 @@ from stratagem.waist.optimizers import is_optax
 
 _log = logging.getLogger("stratagem")
 _TRIED = 8
-"""How many rows the update is tried and analysed with."""
+"""The number of rows that the update is tried and analysed with."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowUpdate:
-    """What is computed of the rows of a table.
+    """The computations on the rows of a table.
 
     Attributes:
         slots: Shape and type of each slot of one row.
-        scalars: The first values of what all rows share.
-        is_lazy: Whether an update with a gradient of zeros would change a row: what no batch touches is not updated,
+        scalars: The first values of the state that all rows share.
+        is_lazy: Whether an update with a gradient of zeros would change a row: rows that no batch touches are not updated,
             so training differs from that of a dense variable.
     """
 
@@ -45,7 +45,7 @@ class RowUpdate:
     _has_rows: tuple[bool, ...]
 
     def first(self, words: Any) -> tuple[Any, ...]:
-        """Values and slots of rows that appear, drawn from two words for each; traceable."""
+        """Draw values and slots of rows that appear, from two words for each; traceable."""
         table = self.table
         initializer = table.initializer or uniform
 
@@ -57,7 +57,7 @@ class RowUpdate:
         return values, *(leaf for leaf, has_rows in zip(leaves, self._has_rows, strict=True) if has_rows)
 
     def update(self, *arrays: Any) -> tuple[Any, ...]:
-        """New values, slots and scalars of old ones, gradients and the step; traceable."""
+        """Compute new values, slots and scalars from old ones, gradients and the step; traceable."""
         count = 1 + len(self.slots)
         values, *slots = arrays[:count]
         *scalars, gradients, _ = arrays[count:]
@@ -73,14 +73,14 @@ class RowUpdate:
 
 
 def row_update(table: Table, default: Any) -> RowUpdate:
-    """The update of a table.
+    """Return the update of a table.
 
     Args:
         table: The table.
-        default: The optimizer of a table that brings none.
+        default: The optimizer of a table that has none of its own.
 
     Raises:
-        StrategyError: The optimizer is none of optax, or mixes rows.
+        StrategyError: The optimizer is not an optax one, or mixes rows.
     """
     optimizer = default if table.optimizer is None else table.optimizer
     if not is_optax(optimizer):
@@ -140,7 +140,6 @@ class PlannedRows(RowSource):
 
     @property
     def form(self) -> dict[str, StoredArray]:
-        """See `RowSource`."""
         form: dict[str, StoredArray] = {}
         for stack, update in zip(self.stacks, self.updates, strict=True):
             form |= row_form([table.name for table in stack.tables], row_spec(stack, update))
@@ -148,7 +147,7 @@ class PlannedRows(RowSource):
 
 
 def row_updates(stacks: Sequence[Stack], optimizer: Any) -> list[RowUpdate]:
-    """The update of each stack; those that are lazy are named in the log."""
+    """Return the update of each stack; those that are lazy are named in the log."""
     updates = [row_update(stack.tables[0], optimizer) for stack in stacks]
     lazy = [
         table.name
@@ -166,7 +165,7 @@ def row_updates(stacks: Sequence[Stack], optimizer: Any) -> list[RowUpdate]:
 
 
 def row_spec(stack: Stack, update: RowUpdate) -> RowSpec:
-    """What a store keeps of a stack."""
+    """Describe the arrays that a store keeps for each row of a stack."""
     table = stack.tables[0]
     return RowSpec(
         table.dim,
@@ -181,7 +180,7 @@ def row_spec(stack: Stack, update: RowUpdate) -> RowSpec:
 
 
 def _states(state: Any) -> Iterator[Any]:
-    """An optimizer's state, and all states in it."""
+    """Yield an optimizer's state, and all states in it."""
     yield state
     if isinstance(state, tuple | list):
         for each in state:
@@ -189,7 +188,7 @@ def _states(state: Any) -> Iterator[Any]:
 
 
 def _is_lazy(update: RowUpdate) -> bool:
-    """Whether rows, after some updates, change with a gradient of zeros."""
+    """Return whether rows, after some updates, change with a gradient of zeros."""
     table = update.table
     numbers = np.random.default_rng(0)
     words = numbers.integers(0, 2**32, (_TRIED, 2), np.uint32)

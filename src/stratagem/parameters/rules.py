@@ -84,7 +84,7 @@ class PushMachine(ABC):
 
 
 class UpdateRule(ABC):
-    """How pushed gradients become updates: `Async`, `Sync`, `BoundedStaleness`, or a rule of your own.
+    """A way in which pushed gradients become updates: `Async`, `Sync`, `BoundedStaleness`, or a rule of your own.
 
     A rule is a frozen dataclass of plain values (numbers, strings, booleans, `None`, tuples of them). Its properties say what
     workers and servers have to know of it, and `machine` makes the state machine that decides about pushes. A rule of your
@@ -115,22 +115,22 @@ class UpdateRule(ABC):
 
     @property
     def averages_pushes(self) -> bool:
-        """Whether several pushes are averaged into an update, so that workers train in step."""
+        """True if several pushes are averaged into an update, so that workers train in step."""
         return False
 
     @property
     def holds_workers(self) -> bool:
-        """Whether a worker may have to wait after its push until slower ones catch up; see `PushMachine.waits_for`."""
+        """True if a worker may have to wait after its push until slower ones catch up; see `PushMachine.waits_for`."""
         return False
 
     @property
     def overlaps(self) -> bool:
-        """Whether a worker computes its next gradients while its last push is under way."""
+        """True if a worker computes its next gradients while its last push is under way."""
         return False
 
     @property
     def works_in_graph(self) -> bool:
-        """Whether one client can drive all workers by it (`replication="in-graph"`), where no server runs a machine."""
+        """True if one client can drive all workers by it (`replication="in-graph"`), where no server runs a machine."""
         return False
 
     def for_workers(self, workers: int) -> Self:
@@ -317,7 +317,7 @@ class InStep(PushMachine):
     wanted: int
     workers: int
     counts_absent = True
-    _taken: list[Push] = field(default_factory=list)
+    _pushes: list[Push] = field(default_factory=list)
     _waiting: list[Push] = field(default_factory=list)
 
     def complete(self, push: Push, step: int, active: Set[int]) -> list[Verdict]:
@@ -325,7 +325,7 @@ class InStep(PushMachine):
             return [Verdict(DROPPED, (push,), f"it was computed on step {push.base}, and the step is {step}")]
         if self._count(push.worker) >= self._quota(active):  # a worker that was started again since
             return [Verdict(DROPPED, (push,), f"step {step} has a push of this worker already")]
-        self._taken.append(push)
+        self._pushes.append(push)
         self._waiting.append(push)
         return self._ready(active) or self._counted(active)
 
@@ -337,7 +337,7 @@ class InStep(PushMachine):
         return sorted(worker for worker in active if self._count(worker) < quota)
 
     def reset(self) -> None:
-        self._taken, self._waiting = [], []
+        self._pushes, self._waiting = [], []
 
     def _counted(self, active: Set[int]) -> list[Verdict]:
         """Count the pushes of waiting workers that have to bring another one for the same update."""
@@ -350,7 +350,7 @@ class InStep(PushMachine):
 
     def _count(self, worker: int) -> int:
         """Return the number of a worker's pushes that are kept for the update."""
-        return sum(push.worker == worker for push in self._taken)
+        return sum(push.worker == worker for push in self._pushes)
 
     def _quota(self, active: Set[int]) -> int:
         """Return the most pushes of one worker that an update takes."""
@@ -358,15 +358,15 @@ class InStep(PushMachine):
 
     def _ready(self, active: Set[int]) -> list[Verdict]:
         """Make the update if all of its pushes are there."""
-        if len(self._taken) < min(self.wanted, len(active)):
+        if len(self._pushes) < min(self.wanted, len(active)):
             return []
-        others = {push.worker for push in self._taken} - active  # gone since, but their pushes count
+        others = {push.worker for push in self._pushes} - active  # gone since, but their pushes count
         possible = len(active) + len(others)
         # Several of each worker, as long as there is one who can still bring some.
         needed = self.wanted if self.wanted > self.workers and active else min(self.wanted, possible)
-        if not self._taken or len(self._taken) < needed:
+        if not self._pushes or len(self._pushes) < needed:
             return []
-        pushes = tuple(sorted(self._taken))
+        pushes = tuple(sorted(self._pushes))
         self.reset()
         if not any(push.rows for push in pushes):
             return [Verdict(DROPPED, pushes, "no worker had an example for this step")]

@@ -19,10 +19,10 @@ class ServerRows(PlannedRows):
 
     Args:
         tables: The tables.
-        optimizer: That of tables that bring none.
+        optimizer: The optimizer of tables that have none of their own.
 
     Attributes:
-        updates: How each stack is trained.
+        updates: The update of each stack.
         client: Calls the servers, once the model is there.
         settle: Waits for a push that is under way, during which nothing else is asked of the servers.
     """
@@ -45,24 +45,22 @@ class ServerRows(PlannedRows):
         return self._connected
 
     def copies(self) -> dict[str, Array]:
-        """None: servers write what they have by themselves."""
+        """Return nothing: servers write their rows by themselves."""
         return {}
 
     def restore(self, files: TableFiles) -> None:
-        """Nothing: the chief has the servers do it when it sets all other values, too."""
+        """Do nothing: the chief has the servers read files when it sets all other values, too."""
 
     def divided(self, ids: Sequence[Array]) -> list[RowPartition]:
-        """Ids of each stack, divided among the servers."""
+        """Divide ids of each stack among the servers."""
         servers = len(self._connected.servers)
         return [RowPartition(own, servers) for own in ids]
 
     def count(self, stack: int) -> int:
-        """See `RowSource`."""
         client = self._settled
         return sum(client.table_page(server, stack, 0, 0).fields["count"] for server in client.servers)
 
     def read(self, stack: int, ids: Array) -> Array:
-        """See `RowSource`."""
         nothing = np.empty(0, np.int64)
         client = self._settled
         partitions = self.divided([ids if number == stack else nothing for number in range(len(self.stacks))])
@@ -70,7 +68,6 @@ class ServerRows(PlannedRows):
         return partitions[stack].join([own[stack] for own in answers], len(ids))
 
     def pages(self, stack: int, size: int) -> Iterator[tuple[Array, Sequence[Array]]]:
-        """See `RowSource`."""
         client = self._settled
         for server in client.servers:
             start: int | None = 0

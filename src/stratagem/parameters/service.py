@@ -15,12 +15,11 @@ import numpy as np
 from stratagem.devices.cores import stay_with
 from stratagem.errors import RolledBack, TaskReplaced
 from stratagem.parameters import protocol
-from stratagem.parameters.agreements import Label
-from stratagem.parameters.config import StoreConfig
+from stratagem.parameters.exchanges import Label
 from stratagem.parameters.leader import Follower, Leader
 from stratagem.parameters.model_core import Joining, ModelCore
 from stratagem.parameters.part import ModelPart
-from stratagem.parameters.protocol import OK, OVER, PENDING, REPLACED, STATE
+from stratagem.parameters.protocol import OK, OVER, PENDING, REPLACED, STATE, StoreConfig
 from stratagem.parameters.pushes import Pushes, rolled_back, waits_until
 from stratagem.parameters.rules import Push
 from stratagem.parameters.store import Store
@@ -41,7 +40,7 @@ class _Model:
         part: What the server holds of it.
         pushes: The pushes that come here.
         leader: What this server does for all, if it is server 0.
-        is_confirmed: Whether the chief has told what the model is.
+        is_confirmed: Whether the chief has described the model.
     """
 
     part: ModelPart
@@ -57,7 +56,7 @@ class _Model:
 
 
 class ParameterService:
-    """Holds parts of models for workers, and updates them as pushes come.
+    """Holds one server's parts of models for workers, and updates them as pushes come.
 
     Args:
         server: The task's server, which answers the calls.
@@ -79,7 +78,7 @@ class ParameterService:
 
     def _handlers(self) -> dict[str, Handler]:
         return {
-            protocol.FOUND: self._found,
+            protocol.MODEL: self._describe_model,
             protocol.PROGRAM: self._program,
             protocol.FILL: self._fill,
             protocol.OPEN: self._event(ModelCore.open, Leader.converse),
@@ -95,18 +94,18 @@ class ParameterService:
             protocol.ASSIGN: self._event(ModelCore.assign, Leader.converse),
             protocol.ENDED: self._event(lambda core, worker, fit: core.agreements.end(worker, fit)),
             protocol.AGREE: self._agree,
-            protocol.MARKED: self._marked,
+            protocol.MARKED: self._agreed_values,
             protocol.NOTE: self._note,
-            protocol.NOTED: self._noted,
+            protocol.NOTED: self._read_note,
             protocol.GATHER: self._gather,
             protocol.SAME: self._event(ModelCore.check_same),
             protocol.ARRIVED: self._arrived,
             protocol.DECISION: self._event(
-                lambda core, epoch, step: {"decision": core.opened(epoch).made(step)}
+                lambda core, epoch, step: {"decision": core.opened(epoch).decision_of_step(step)}
             ),
             protocol.PARTIALS: self._partials,
             protocol.BROKEN: self._event(ModelCore.broken),
-            **dict.fromkeys(_OBEYED, self._obey),
+            **dict.fromkeys(protocol.TO_ALL, self._obey),
         }
 
     def close(self) -> None:
@@ -119,7 +118,7 @@ class ParameterService:
     def _event(
         self, event: Callable[..., Any], via: Callable[[Leader, Callable[[ModelCore], Any]], Any] = Leader.now
     ) -> Handler:
-        """A handler that lets the core have an event, whose parameters are fields, and answers what it returns."""
+        """Return a handler that lets the core have an event, whose parameters are fields, and answers what it returns."""
         names = [*signature(event).parameters][1:]
 
         def handle(request: Request) -> Reply:
@@ -130,8 +129,8 @@ class ParameterService:
 
     # How a model comes here.
 
-    def _found(self, request: Request) -> Reply:
-        """A worker tells what this server's part of a model is; the chief's word counts, others may only come first."""
+    def _describe_model(self, request: Request) -> Reply:
+        """Take a worker's description of this server's part; the chief's counts, others' may only come first."""
         config = StoreConfig.from_fields(request.fields["config"], self._server.imports)
         is_chief = bool(request.fields["chief"])
         with self._lock:
@@ -177,12 +176,12 @@ class ParameterService:
             return Reply({"missing": part.missing()})
 
     def _fill(self, request: Request) -> Reply:
-        """The chief brings initial values; they are answered from when the leader says so."""
+        """Take initial values from the chief; readers get them when the leader says so."""
         self._model(request).part.filled.fill(0, request.tensors)
         return Reply()
 
     def _obey(self, request: Request) -> Reply:
-        """Server 0, or the chief, asks every server for something."""
+        """Do what server 0, or the chief, asks of every server."""
         part = self._model(request).part
         return Reply({STATE: OK, **part.obey(request.name, request.fields, request.timeout or 0.0)})
 
@@ -221,7 +220,7 @@ class ParameterService:
         return model.pushes.take(request, store, push)
 
     def _arrived(self, request: Request) -> Reply:
-        """Another server has its part of a push."""
+        """Record that another server has its part of a push, and wait for the decision."""
         fields = request.fields
         end = time.monotonic() + min(fields["seconds"], protocol.PATIENCE)
         decision, waiting = self._leader(request).decide(
@@ -239,7 +238,7 @@ class ParameterService:
     # Reading.
 
     def _pull(self, request: Request) -> Reply:
-        """The newest parameters, or all values, that are at least of a step; none if the worker has them."""
+        """Send the newest parameters, or all values, that are at least of a step; nothing if the worker has them."""
         store, fields = self._opened(request), request.fields
         if store.version <= fields["than"]:
             return Reply({STATE: OK, "step": store.version})
@@ -247,19 +246,19 @@ class ParameterService:
         return Reply({STATE: OK, "step": version}, views, after=release)
 
     def _rows(self, request: Request) -> Reply:
-        """The newest rows of some ids."""
+        """Send the newest rows of some ids."""
         tables = self._opened(request).tables
         tables.check_ids(request.tensors)
         return Reply({STATE: OK}, tables.read(request.tensors, request.fields["reader"]))
 
     def _table(self, request: Request) -> Reply:
-        """Some rows of a table."""
+        """Send some rows of a table."""
         wanted = (request.fields[name] for name in ("stack", "start", "size"))
         following, count, arrays = self._opened(request).tables.page(*wanted)
         return Reply({STATE: OK, "next": following, "count": count}, arrays)
 
     def _agree(self, request: Request) -> Reply:
-        """A worker wants to evaluate the values that all evaluate."""
+        """Have all servers keep the values that a worker evaluates, unless it has to wait for others."""
         leader, epoch = self._leader(request), request.fields["epoch"]
         label: Label = tuple(request.fields["label"])
         if request.fields["waits"]:
@@ -271,15 +270,15 @@ class ParameterService:
         leader.converse(lambda core: core.agree(epoch, label))
         return Reply({STATE: OK})
 
-    def _marked(self, request: Request) -> Reply:
+    def _agreed_values(self, request: Request) -> Reply:
         self._opened(request)
-        label, values = self._model(request).part.marked(tuple(request.fields["label"]))
+        label, values = self._model(request).part.agreed_values(tuple(request.fields["label"]))
         return Reply({STATE: OK, "label": list(label)}, values)
 
     # What the chief sets, and keeps.
 
     def _stage(self, request: Request) -> Reply:
-        """New values for some of what is held here; they take effect when the leader says so."""
+        """Keep new values of some arrays; they take effect when the leader says so."""
         fields = request.fields
         count = len(fields["indices"])
         values = dict(zip(fields["indices"], request.tensors[:count], strict=True))
@@ -292,7 +291,7 @@ class ParameterService:
         self._leader(request).now(lambda core: core.notes.update({key: note}))
         return Reply({STATE: OK})
 
-    def _noted(self, request: Request) -> Reply:
+    def _read_note(self, request: Request) -> Reply:
         leader, key = self._leader(request), request.fields["key"]
         is_there = leader.until(lambda core: key in core.notes, waits_until(request))
         core = leader.core
@@ -369,21 +368,11 @@ class ParameterService:
         }
 
 
-_OBEYED = (
-    protocol.BEGIN,
-    protocol.RESTORE,
-    protocol.TAKE,
-    protocol.MARK,
-    protocol.SNAPSHOT,
-    protocol.FORGET,
-    protocol.KEEP,
-    protocol.KEPT,
-)
 _PAST = {"given up": "been given up"}
 
 
 def _guarded(handler: Handler) -> Handler:
-    """The same, with an answer where it is for the worker to do something: to come again, or to end."""
+    """Return a handler that answers where the worker has to do something: to join again, or to end."""
 
     def guarded(request: Request) -> Reply:
         try:

@@ -4,20 +4,20 @@ Updates are made in the order of the global step. Whoever learns of a decision c
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import jax
 import numpy as np
 
 from stratagem.errors import ProtocolError, RolledBack, StrategyError
 from stratagem.parameters.authority import Decision
-from stratagem.parameters.averaging import AveragedUpdate, weighted, weights
-from stratagem.parameters.config import Held, StoreConfig
+from stratagem.parameters.protocol import ArrayConfig, StoreConfig
 from stratagem.parameters.rules import APPLIED, COUNTED, Push
 from stratagem.parameters.table_part import TablePart
-from stratagem.parameters.versions import Release, Versions, copies
+from stratagem.parameters.versions import AveragedUpdate, Release, Versions, copies, weighted, weights
 from stratagem.runtime.host_memory import host_view
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.runtime.wire.arrays import Array
@@ -26,31 +26,31 @@ from stratagem.tables.table_files import NewRows
 Key: TypeAlias = tuple[int, str, int]
 _LOOK_EVERY = 1.0
 _NOTHING: tuple[str, Mapping[int, Array], Callable[[bool], bool]] = "", {}, lambda goes_on: False
-"""What is prepared: a token, the values by their places, and what takes the rows."""
+"""Prepared values: a token, the values by their places, and a function that takes the rows."""
 _GONE_BACK = "the servers have gone back to an earlier step"
 
 
-class Lead(Protocol):
-    """Who decides for all servers, as one of them sees it: server 0. Every call may raise `RolledBack`."""
+class Lead(ABC):
+    """Server 0, which decides for all servers, as one of them sees it. Every call may raise `RolledBack`."""
 
+    @abstractmethod
     def decide(self, epoch: str, push: Push, end: float, is_here: bool) -> tuple[Decision | None, list[str]]:
-        """What becomes of a push; if that is not known by the end, who is waited for.
+        """Wait for the decision about a push until the end; if there is none by then, return who is waited for.
 
         A push that is not here was decided before, and its worker did not get the answer; or it must be sent again.
         """
-        ...
 
+    @abstractmethod
     def update(self, epoch: str, step: int) -> Decision | None:
-        """The decision that led to a step."""
-        ...
+        """Return the decision that led to a step."""
 
+    @abstractmethod
     def commons(self, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
-        """What the gradients of all servers have in common in a step, once all have given their share."""
-        ...
+        """Give this server's share of the commons of a step, and return the commons once all have given theirs."""
 
+    @abstractmethod
     def broken(self, epoch: str, why: str) -> None:
-        """This server cannot go on: all have to go back."""
-        ...
+        """Have all servers go back: this one cannot go on."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Staged:
 
     Attributes:
         gradients: Views of its worker's memory as long as the worker waits for the answer, copies afterwards.
-        commons: What its worker says that all gradients have in common.
+        commons: The values that all gradients share, as its worker computed them.
         tables: Ids and gradients of rows, for each stack of tables in turn.
     """
 
@@ -74,10 +74,10 @@ class Store:
     """The values of one model on one server.
 
     Args:
-        config: What it holds.
-        programs: Those that it names, by hash.
-        device: Where the values live.
-        lead: Who decides.
+        config: The server's part of the model.
+        programs: Those that the configuration names, by hash.
+        device: The device of the values.
+        lead: Decides for all servers.
         snapshot: Takes copies of all values right after a step, if there are to be snapshots.
 
     Attributes:
@@ -103,9 +103,9 @@ class Store:
         self.epoch: str | None = None
         self._device = device
         self._update = (
-            None if update is None else AveragedUpdate(update, len(config.held), len(config.leaves))
+            None if update is None else AveragedUpdate(update, len(config.arrays), len(config.leaves))
         )
-        # Asynchronous pushes bring their commons with them: each is an update by itself.
+        # Pushes that are updates by themselves bring their commons with them.
         averages = config.rule.averages_pushes
         self._shares_commons = averages and bool(config.commons)
         # The parameters after an update of several pushes go to several workers.
@@ -113,7 +113,7 @@ class Store:
         self._wanted = [(np.dtype(each.spec.dtype), each.spec.shape) for each in config.leaves]
         self._staged: dict[Key, Staged] = {}
         self._prepared = _NOTHING
-        # Of which history, since an update of one that was given up may end later.
+        # With their epochs, since an update of a history that was given up may end later.
         self._under_way: set[tuple[str | None, int]] = set()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -126,8 +126,8 @@ class Store:
         return self._versions.step
 
     def fill(self, version: int, values: Sequence[Array]) -> None:
-        """Take values, and forget all that was pushed before; they are answered from when it is told to begin."""
-        _check(values, self.config.held, "values")
+        """Take values, and forget all that was pushed before; readers get them after `begin`."""
+        _check(values, self.config.arrays, "values")
         arrays = copies(values, self._device)
         with self._versions.replacing(), self._lock:
             self._versions.publish(version, arrays)
@@ -139,12 +139,12 @@ class Store:
 
         Args:
             token: The token.
-            values: The values, by their places in what is held.
-            rows: What is new of the rows of tables.
+            values: The values, by their places in `StoreConfig.arrays`.
+            rows: New rows of tables.
         """
-        held = self.config.held
-        _check(list(values.values()), [held[index] for index in values], "values")
-        take_rows = self.tables.prepared(rows, self.config.server, len(self.config.servers))
+        arrays = self.config.arrays
+        _check(list(values.values()), [arrays[index] for index in values], "values")
+        take_rows = self.tables.prepare_rows(rows, self.config.server, len(self.config.servers))
         with self._lock:
             own = {index: np.array(value) for index, value in values.items()}
             self._prepared = token, own, take_rows
@@ -156,7 +156,7 @@ class Store:
             token: Of those that were prepared; empty if this server has nothing to change.
             version: The global step after which they are to be taken.
             is_anew: Whether history begins anew with them, at that step: all that was pushed before is forgotten,
-                and they are answered from when the store is told to begin.
+                and readers get them after `begin`.
 
         Returns:
             Whether there are other rows of tables among them.
@@ -200,7 +200,7 @@ class Store:
     def read(
         self, at_least: int = 0, everything: bool = False, is_far: bool = False
     ) -> tuple[int, Sequence[Array], Release]:
-        """The newest version, once it is at least so new; see `Versions.read`.
+        """Return the newest version, once it is of this step or later; see `Versions.read`.
 
         Raises:
             RolledBack: The servers have gone back meanwhile.
@@ -256,7 +256,7 @@ class Store:
             )
 
     def own(self, push: Push) -> None:
-        """Copy what is not ours of a push that is not applied yet: its worker is about to get its memory back."""
+        """Copy the arrays of a push that is not applied yet: its worker is about to get its memory back."""
         with self._lock:
             staged = self._staged.get(push[:3])
             if staged is not None:
@@ -267,12 +267,12 @@ class Store:
                     self._changed.wait(_LOOK_EVERY)
 
     def has(self, push: Push) -> bool:
-        """Whether a push waits here."""
+        """Return whether a push waits here."""
         with self._lock:
             return push[:3] in self._staged
 
     def left_by_earlier_starts(self, push: Push) -> list[Push]:
-        """The pushes that wait here and came from earlier starts of a push's worker."""
+        """Return the pushes that wait here and came from earlier starts of a push's worker."""
         worker, incarnation = push[:2]
         with self._lock:
             return [
@@ -282,7 +282,7 @@ class Store:
             ]
 
     def settle(self, push: Push, decision: Decision) -> None:
-        """Carry out what was decided of a push.
+        """Carry out the decision about a push.
 
         Raises:
             RolledBack: The servers have gone back meanwhile.
@@ -299,7 +299,7 @@ class Store:
     # Updates.
 
     def apply(self, decision: Decision) -> None:
-        """Make an update, after those before it; return when it has been made, by whomever.
+        """Make an update, after those before it; return when this thread or another has made it.
 
         Raises:
             RolledBack: The servers have gone back meanwhile.
@@ -321,8 +321,8 @@ class Store:
             for push, staged in pushes.items():
                 if staged is None:
                     self._give_up(f"step {step} is to be made of {push}, which is not here")
-            brought = [staged for staged in pushes.values() if staged is not None and staged.rows]
-            self._make(step, brought, decision.snapshot, epoch)
+            with_rows = [staged for staged in pushes.values() if staged is not None and staged.rows]
+            self._make(step, with_rows, decision.snapshot, epoch)
         finally:
             with self._lock:
                 self._under_way.discard((epoch, step))
@@ -357,18 +357,18 @@ class Store:
                     self.tables.update(tables, step)
             except Exception as error:  # noqa: BLE001  the old values may be gone
                 self._give_up(f"the update failed: {error}")
-            self._versions.publish(step, values)  # of which `apply` tells
+            self._versions.publish(step, values)  # `apply` wakes those who wait for it
             if is_copied and self._snapshot is not None:
                 self._snapshot(step, [np.array(host_view(value)) for value in values])
 
-    def combined(self, shares: Sequence[Array]) -> list[Array]:
-        """What the shares of all servers have in common; on server 0."""
+    def combine(self, shares: Sequence[Array]) -> list[Array]:
+        """Return the commons that the shares of all servers make together; on server 0."""
         if self._combine is None:
             raise StrategyError(f"model {self.config.name!r} has nothing to combine here")
         return [np.asarray(array) for array in self._combine(shares, wait=True)]
 
     def _mean(self, pushes: Sequence[Staged]) -> Sequence[Array]:
-        """The mean of gradients, by rows, in the order of the pushes."""
+        """Return the mean of gradients, by rows, in the order of the pushes."""
         if len(pushes) == 1:
             return pushes[0].gradients
         shares = weights([push.rows for push in pushes])
@@ -376,20 +376,18 @@ class Store:
             means = _weighted(shares, [list(push.gradients) for push in pushes])
         return [np.asarray(mean) for mean in means]
 
-    # For others to see.
-
     def describe(self) -> list[dict[str, Any]]:
-        """What it holds, for the status."""
+        """Describe its arrays, for the status."""
         task = self.config.servers[self.config.server]
         return [
             {
-                "name": held.name,
-                "shape": list(held.spec.shape),
-                "dtype": held.spec.dtype,
-                "bytes": held.spec.nbytes,
+                "name": array.name,
+                "shape": list(array.spec.shape),
+                "dtype": array.spec.dtype,
+                "bytes": array.spec.nbytes,
                 "device": f"{task}/device:{self._device.platform.upper()}:{self._device.id}",
             }
-            for held in self.config.held
+            for array in self.config.arrays
         ]
 
 
@@ -400,9 +398,9 @@ def _owned(array: Array) -> Array:
     return array if array.flags.writeable else np.array(array)
 
 
-def _check(arrays: Sequence[Array], held: Sequence[Held], what: str) -> None:
+def _check(arrays: Sequence[Array], expected: Sequence[ArrayConfig], what: str) -> None:
     got = [(array.shape, str(array.dtype)) for array in arrays]
-    wanted = [(each.spec.shape, each.spec.dtype) for each in held]
+    wanted = [(each.spec.shape, each.spec.dtype) for each in expected]
     if got != wanted:
         raise ProtocolError(
             f"{what} that do not fit: {len(got)} arrays {got[:4]!r:.200}; this server has {len(wanted)}: {wanted[:4]!r:.200}"

@@ -1,19 +1,31 @@
-"""One server's rows of the tables of a model: read, updated, and copied for snapshots, by any thread."""
+"""One server's rows of the tables of a model: read, updated and copied by any thread; and all of them in files.
 
+A base has all rows of a server's tables. It is written once in a while: snapshots then have only what has changed since. It
+is written page by page while training goes on, so its rows are of different steps. Every row that has changed since the first
+page was begun is in the snapshots that stand on it, as it was at their step: together they are of that step. Every snapshot
+has links to the files of its base, which so go when the last snapshot goes that needs them.
+"""
+
+import json
+import os
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stratagem.errors import ProtocolError
-from stratagem.parameters.config import StackConfig
+from stratagem.keep import ShardRecord, read_shard, write_shard
+from stratagem.keep.disk import explain_errors, make_directory
+from stratagem.parameters.protocol import StackConfig
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.row_partition import merge_gradients, owners
 from stratagem.tables.row_store import SIZES, Program, RowPrograms, RowScalar, RowStore
-from stratagem.tables.table_files import NewRows, copy_rows, restore_rows, stack_label
+from stratagem.tables.table_files import PREFIX, NewRows, copy_rows, restore_rows, stack_label
 
 
 class TablePart:
@@ -33,7 +45,7 @@ class TablePart:
         self._stores = self._new_stores()
 
     def clear(self) -> None:
-        """Have no rows."""
+        """Drop all rows."""
         self._take(self._new_stores())
 
     def _new_stores(self) -> list[RowStore]:
@@ -81,12 +93,12 @@ class TablePart:
                 raise ProtocolError(f"ids of table {stack.names[0]!r} that are not below {bound}")
 
     def read(self, ids: Sequence[Array], reader: int | None = None) -> list[Array]:
-        """The values of ids, for each stack; see `RowStore.read`."""
+        """Return the values of ids, for each stack; see `RowStore.read`."""
         with self._lock:
             return [store.read(own, reader) for store, own in zip(self._stores, ids, strict=True)]
 
     def page(self, stack: int, start: int, size: int) -> tuple[int | None, int, list[Array]]:
-        """The place after some rows, from a place on, if there are more; how many there are in all; ids, values and slots."""
+        """Read rows from a place on. Return the place after them if there are more, the number of all rows; ids, values, slots."""
         with self._lock:
             store = self._stores[stack]
             ids, columns = store.page(start, size)
@@ -105,7 +117,7 @@ class TablePart:
                 parts = [(rows, arrays[2 * number], arrays[2 * number + 1]) for _, rows, arrays in pushes]
                 store.update(*merge_gradients(parts), step, pushes[0][0] if len(pushes) == 1 else None)
 
-    # What is kept.
+    # Snapshots.
 
     @property
     def step(self) -> int:
@@ -114,12 +126,12 @@ class TablePart:
             return max((store.step for store in self._stores), default=0)
 
     def copies(self, since: int = -1) -> dict[str, Array]:
-        """Copies of all rows that were updated after a step, by the names that they have in a snapshot."""
+        """Return copies of all rows that were updated after a step, by the names that they have in a snapshot."""
         with self._lock:
             return copy_rows(self._labelled(self._stores), since)
 
     def pages(self, size: int) -> Iterator[dict[str, Array]]:
-        """Copies of all rows, at most so many of each stack at a time; rows may change from one to the next."""
+        """Yield copies of all rows, at most `size` of each stack at a time; rows may change from one to the next."""
         start, has_more = 0, True
         while has_more:
             with self._lock:
@@ -129,12 +141,12 @@ class TablePart:
             yield page
 
     def restore(self, arrays: Mapping[str, Array], step: int) -> None:
-        """Add all rows of a snapshot, that were this server's."""
+        """Add all rows of a snapshot, which were this server's."""
         with self._lock:
             restore_rows(self._labelled(self._stores), arrays, step)
 
-    def prepared(self, rows: NewRows, server: int, servers: int) -> Callable[[bool], bool]:
-        """Read what is new of rows, as far as it is this server's; what this returns lets it take effect.
+    def prepare_rows(self, rows: NewRows, server: int, servers: int) -> Callable[[bool], bool]:
+        """Read the new rows that are this server's; what this returns lets them take effect.
 
         Returns:
             Called with whether other rows go on from the step of those before, and share what those did; says whether there
@@ -168,7 +180,7 @@ class TablePart:
         return stores is not None
 
     def describe(self) -> list[dict[str, Any]]:
-        """What there is, for the status."""
+        """Describe the tables, for the status."""
         with self._lock:
             return [
                 {
@@ -188,3 +200,90 @@ def _store(stack: StackConfig, programs: Mapping[str, CompiledProgram]) -> RowSt
 
     scalars = [np.frombuffer(data, dtype).reshape(shape) for shape, dtype, data in stack.scalars]
     return RowStore(stack.spec, RowPrograms(by_size(stack.first), by_size(stack.update)), scalars)
+
+
+_BASE = f"{PREFIX}base"
+_PAGE = 1 << 18
+FEWEST = 1 << 16
+"""The number of changed rows below which there is no need for a new base."""
+
+
+class TableBase:
+    """The base of one server's snapshots.
+
+    Args:
+        tables: The rows.
+        directory: Where the files of the present base, and of the one before, are.
+        name: What the names of the files begin with.
+    """
+
+    def __init__(self, tables: TablePart, directory: Path, name: str) -> None:
+        self._tables = tables
+        self._directory = directory
+        self._name = name
+        self._base: tuple[int, tuple[ShardRecord, ...]] = (-1, ())
+
+    def forget(self) -> None:
+        """Forget the base: rows are about to be replaced."""
+        self._base = -1, ()
+
+    def differences(self) -> dict[str, Array]:
+        """Return copies of all rows that have changed since the base was begun, and its description; for a snapshot."""
+        step, records = self._base
+        base = json.dumps([record.to_dict() for record in records]).encode()
+        return {**self._tables.copies(step), _BASE: np.frombuffer(base, np.uint8)}
+
+    def link(self, arrays: Mapping[str, Array], directory: Path) -> None:
+        """Give a snapshot of these arrays its links to the files of its base."""
+        for record in _base_of(arrays):
+            with explain_errors(directory / record.file, "written"):
+                try:
+                    os.link(self._directory / record.file, directory / record.file)
+                except FileExistsError:
+                    pass
+                except (PermissionError, NotImplementedError):  # a file system without links
+                    shutil.copyfile(self._directory / record.file, directory / record.file)
+
+    def renew_if_due(self, arrays: Mapping[str, Array]) -> None:
+        """Write a new base if a snapshot of these arrays, which has just been written, had too many differences."""
+        base = self._base
+        records = base[1]
+        known = sum(
+            _rows_of({name: each.shape for name, each in record.arrays.items()}) for record in records
+        )
+        changed = _rows_of({name: array.shape for name, array in arrays.items()})
+        if changed < max(FEWEST, known // 2):
+            return
+        began, present = self._tables.step, {record.file for record in records}
+        with explain_errors(self._directory, "written"):
+            make_directory(self._directory, durable=False)
+            # Snapshots that stand on the present base may still be on their way; older ones have their links.
+            for path in self._directory.iterdir():
+                if path.name not in present:
+                    path.unlink()
+        new = tuple(
+            write_shard(self._directory, f"{self._name}-{began}-{number}", page)
+            for number, page in enumerate(self._tables.pages(_PAGE))
+        )
+        if self._base is base:  # not if rows were replaced meanwhile
+            self._base = began, new
+
+    def restore(self, arrays: Mapping[str, Array], step: int, directory: Path) -> None:
+        """Restore the rows of a snapshot in a directory.
+
+        Raises:
+            KeepError: A file of its base is missing or damaged.
+        """
+        for record in _base_of(arrays):
+            self._tables.restore(read_shard(directory, record), step)
+        self._tables.restore(arrays, step)
+        # The files may be on another disk by now, or gone: the next base is made by itself.
+        self.forget()
+
+
+def _base_of(arrays: Mapping[str, Array]) -> list[ShardRecord]:
+    return [ShardRecord.from_dict(each) for each in json.loads(arrays[_BASE].tobytes())]
+
+
+def _rows_of(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    return sum(shape[0] for name, shape in shapes.items() if name.endswith("/ids"))

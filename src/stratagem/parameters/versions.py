@@ -15,8 +15,10 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stratagem.runtime.host_memory import HostViews
+from stratagem.runtime.programs import CompiledProgram, TensorSpec
 from stratagem.runtime.wire import Broadcast, BroadcastBuffers
 from stratagem.runtime.wire.arrays import Array
 
@@ -31,17 +33,17 @@ class _Version:
         step: Their global step.
         values: All of them.
         leaves: The parameters among them, as the host sees them.
-        kept: For each reader over a network, how many of the values it keeps.
+        reads: For each reader over a network, how many of the values it keeps.
     """
 
     step: int
     values: list[jax.Array]
     leaves: Sequence[Array]
-    kept: list[int] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
 
     def release(self, count: int) -> None:
-        """A reader over a network has read so many values, which live as long as this may be called."""
-        self.kept.remove(count)
+        """Let go of the first values, which a reader over a network has read; they live as long as it may call this."""
+        self.reads.remove(count)
 
 
 class Versions:
@@ -50,9 +52,13 @@ class Versions:
     Args:
         leaves: How many of the values, the first ones, are parameters, which workers read.
         are_shared: Whether several workers read each version: then those on this host read one copy.
+
+    Attributes:
+        step: The global step of the newest version.
     """
 
     def __init__(self, leaves: int, are_shared: bool) -> None:
+        self.step = 0
         self._leaves = leaves
         self._views = HostViews()
         self._buffers = BroadcastBuffers() if are_shared else None
@@ -63,13 +69,8 @@ class Versions:
         self._replacers = 0
         self._is_replaced = False
 
-    @property
-    def step(self) -> int:
-        """The global step of the newest version."""
-        return self._newest.step
-
     def read(self, everything: bool, is_far: bool) -> tuple[int, Sequence[Array], Release]:
-        """The newest version.
+        """Read the newest version.
 
         Args:
             everything: Whether all values are wanted, and not the parameters alone.
@@ -84,7 +85,7 @@ class Versions:
             version = self._newest
             count = len(version.values) if everything else self._leaves
             if is_far:
-                version.kept.append(count)
+                version.reads.append(count)
             else:
                 self._near += 1
         views = self._views.of(version.values) if everything else version.leaves
@@ -98,7 +99,7 @@ class Versions:
 
     @contextmanager
     def replacing(self) -> Iterator[list[jax.Array]]:
-        """Keep readers away while the next version is made; the newest values, whose memory may be reused."""
+        """Keep readers away while the next version is made; yields the newest values, whose memory may be reused."""
         with self._lock:
             self._replacers += 1
             while self._is_replaced or self._near:
@@ -106,7 +107,7 @@ class Versions:
             self._is_replaced = True
         try:
             newest = self._newest
-            count = max([0, *newest.kept])
+            count = max([0, *newest.reads])
             yield [*copies(newest.values[:count]), *newest.values[count:]] if count else list(newest.values)
         finally:
             with self._lock:
@@ -120,13 +121,101 @@ class Versions:
         self._newest = _Version(
             step, values, leaves if self._buffers is None else Broadcast(self._buffers, leaves)
         )
+        self.step = step  # only now: who sees the step may read its values
 
 
 def copies(values: Sequence[Any], device: jax.Device | None = None) -> list[jax.Array]:
-    """Copies of values, in memory of their own, when they are there."""
+    """Return copies of values, in memory of their own, when they are there."""
     if not values:
         return []
     with jax.enable_x64(True):
         arrays = [jnp.array(value, device=device, copy=True) for value in values]
     jax.block_until_ready(arrays)
     return arrays
+
+
+# The update that makes the next version.
+
+
+class AveragedUpdate:
+    """An update of one push as it was shipped, or of several: of the mean of their gradients by rows.
+
+    The mean and the update are one program: gradients are read once, and never kept.
+
+    Args:
+        update: The update as it was shipped: values, gradients and what follows them in, values out.
+        values: How many values it updates.
+        gradients: How many gradients it takes.
+    """
+
+    def __init__(self, update: CompiledProgram, values: int, gradients: int) -> None:
+        self._update = update
+        self._values = values
+        self._gradients = gradients
+        self._programs: dict[int, CompiledProgram] = {}
+
+    def __call__(
+        self,
+        values: Sequence[jax.Array],
+        rows: Sequence[int],
+        gradients: Sequence[Sequence[Any]],
+        others: Sequence[Any],
+    ) -> list[jax.Array]:
+        """Return the new values, when they are there and nothing is read any more.
+
+        Args:
+            values: The old ones, which are gone afterwards.
+            rows: The number of examples of each push.
+            gradients: The gradients of each push.
+            others: What follows the gradients.
+
+        Raises:
+            RemoteCallError: It failed while it ran.
+        """
+        if len(rows) == 1:
+            return self._update([*values, *gradients[0], *others], wait=True)
+        program = self._programs.get(len(rows))
+        if program is None:
+            program = self._programs[len(rows)] = self._program(len(rows))
+        flat = [each for push in gradients for each in push]
+        return program([*values, *flat, *others, weights(rows)], wait=True)
+
+    def _program(self, pushes: int) -> CompiledProgram:
+        """Compile the program for this number of pushes."""
+        count, first = self._gradients, self._values
+        last = first + pushes * count
+        values, gradients, others = _sections(self._update.summary.inputs, first, first + count)
+
+        def averaged(*arrays: Any) -> Any:
+            values, flat, others = _sections(arrays, first, last)
+            lists = [flat[start : start + count] for start in range(0, len(flat), count)]
+            return self._update.traceable(*values, *weighted(others[-1], lists), *others[:-1])
+
+        inputs = (*values, *list(gradients) * pushes, *others, TensorSpec((pushes,), "float32"))
+        return self._update.derive(
+            averaged, inputs, tuple(each for each in self._update.donated if each < first)
+        )
+
+
+def _sections(
+    things: Sequence[Any], first: int, last: int
+) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    return things[:first], things[first:last], things[last:]
+
+
+def weights(rows: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return the weight of each push in the mean."""
+    return np.asarray(rows, np.float32) / np.float32(sum(rows))
+
+
+def weighted(weights: jax.Array, lists: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
+    """Return the mean of gradients, in the order of the pushes; traceable."""
+
+    def mean(*gradients: jax.Array) -> jax.Array:
+        wide = jnp.promote_types(gradients[0].dtype, jnp.float32)
+        total = gradients[0].astype(wide) * weights[0].astype(wide)
+        for index, gradient in enumerate(gradients[1:], start=1):
+            total = total + gradient.astype(wide) * weights[index].astype(wide)
+        return total.astype(gradients[0].dtype)
+
+    return [mean(*column) for column in zip(*lists, strict=True)]

@@ -10,8 +10,8 @@ from stratagem.engines.local_engines import evaluator_parts, is_evaluator
 from stratagem.engines.parameter_server_engine import worker_parts
 from stratagem.engines.replicas import Replicas
 from stratagem.errors import StrategyError
-from stratagem.parameters.config import check_rule, modules_of
 from stratagem.parameters.partition import Partitioner
+from stratagem.parameters.protocol import check_rule, modules_of
 from stratagem.parameters.rules import Async, UpdateRule
 from stratagem.runtime import Session
 from stratagem.runtime.peers import task_name

@@ -33,7 +33,7 @@ def test_two_jobs_at_once(nursery: Nursery, new_job: JobMaker, tmp_path: Path) -
         write(place / "target", "30")
         launched.append(job.launch(*ONE_EACH, TASK, rule, place, TMPDIR=str(temporary)))
     for each in launched:
-        assert f"a cut of step 0 is in {temporary}/stratagem-snapshots-" in each.ends_well()
+        assert f"a snapshot of step 0 is in {temporary}/stratagem-snapshots-" in each.ends_well()
     until("all processes to be gone", nursery.is_idle, 10)
     assert list(temporary.iterdir()) == []
     for place in (tmp_path / "one", tmp_path / "other"):
@@ -64,7 +64,7 @@ def test_cuts_of_a_failed_job_stay_and_another_goes_on_from_them(nursery: Nurser
     environ["STRATAGEM_SNAPSHOT_DIR"] = str(kept)
     done = nursery.outcome("stratagem", "run", *arguments, environ=environ)
     assert done.returncode == 0, done.stderr
-    assert f"model model-0 goes on from the cut of step {reached} in {kept}" in done.stderr
+    assert f"model model-0 goes on from the snapshot of step {reached} in {kept}" in done.stderr
     assert cuts()  # the user's own directory stays
     found = json.loads((place / "fetched-0").read_text())
     assert is_even(found)

@@ -9,8 +9,9 @@ import pytest
 
 from stratagem.errors import RolledBack, TaskLost
 from stratagem.parameters import protocol
-from stratagem.parameters.config import Held, StoreConfig
-from stratagem.parameters.push import Contribution, FreeMemory, PushUnderWay
+from stratagem.parameters.client import FreeMemory
+from stratagem.parameters.protocol import ArrayConfig, StoreConfig
+from stratagem.parameters.push import Contribution, PushUnderWay
 from stratagem.parameters.rules import Async
 from stratagem.runtime.programs.summary import TensorSpec
 from stratagem.runtime.wire import Listener, Peer, Reply, Request
@@ -19,7 +20,7 @@ SHAPE = (100, 100)
 NUMBER = [0, "incarnation", 7, 3, 20]
 CONFIG = StoreConfig(
     name="model-0", server=0, servers=("/job:ps/task:0",), workers=("/job:worker/task:0",), participants=(0,),
-    leaves=(Held("w", TensorSpec(SHAPE, "float32")),), slots=(), commons=(), rule=Async(), update="", partials="", combine="",
+    leaves=(ArrayConfig("w", TensorSpec(SHAPE, "float32")),), slots=(), commons=(), rule=Async(), update="", partials="", combine="",
     snapshot_dir=None, snapshot_secs=60.0, rejoin_timeout=60.0,
 )  # fmt: skip
 

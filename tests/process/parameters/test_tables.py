@@ -190,7 +190,7 @@ def test_a_server_that_was_killed_goes_on_with_its_rows(nursery: Nursery, rule: 
     """Each row counts its updates: in the end they are as many as the step says."""
     with CountingJob(rule, restarts=1, nursery=nursery, has_table=True) as job:
         job.wait_for(1)
-        (place,) = re.findall(r"a cut of step 0 is in (\S+)", job.log)
+        (place,) = re.findall(r"a snapshot of step 0 is in (\S+)", job.log)
         until(
             "a snapshot that has rows", lambda: len(list(Path(place).glob("*/manifest.json"))) > 1, DEADLINE
         )

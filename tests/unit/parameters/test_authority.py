@@ -155,7 +155,7 @@ def test_with_more_to_aggregate_than_workers_those_who_stay_bring_more_when_othe
     last = job.push(1)
     assert job.decision(last) == Decision(COUNTED, 1)
     job.authority.leave(1, "finished")
-    assert job.authority.made(2) == Decision(APPLIED, 2, (last,))
+    assert job.authority.decision_of_step(2) == Decision(APPLIED, 2, (last,))
 
 
 def test_pushes_of_no_rows_take_part_but_make_no_update_alone() -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stratagem.parameters.averaging import AveragedUpdate
+from stratagem.parameters.versions import AveragedUpdate
 from stratagem.runtime.programs import ProgramCache, export_program
 
 SHAPES = ((3, 4), (5,))

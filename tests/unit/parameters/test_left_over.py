@@ -8,7 +8,7 @@ import pytest
 
 from stratagem.errors import RolledBack
 from stratagem.parameters.authority import Authority, Decision
-from stratagem.parameters.config import Held, StoreConfig
+from stratagem.parameters.protocol import ArrayConfig, StoreConfig
 from stratagem.parameters.pushes import Pushes
 from stratagem.parameters.rules import Async, Push, Sync, UpdateRule
 from stratagem.parameters.store import Lead, Store
@@ -27,7 +27,7 @@ class Server(Lead):
 
     def __init__(self, rule: UpdateRule) -> None:
         self.authority = Authority(rule, 2, [0, OTHER])
-        leaf = Held("v", TensorSpec(GRADIENT.shape, "float32"))
+        leaf = ArrayConfig("v", TensorSpec(GRADIENT.shape, "float32"))
         config = StoreConfig(
             name="model",
             server=0,
@@ -70,7 +70,7 @@ class Server(Lead):
         return self.authority.decision(*push[:3]), []
 
     def update(self, epoch: str, step: int) -> Decision | None:
-        return self.authority.made(step)
+        return self.authority.decision_of_step(step)
 
     def commons(self, epoch: str, step: int, partials: Sequence[Array]) -> Sequence[Array]:
         raise AssertionError("this model has none")
@@ -109,7 +109,7 @@ def test_what_killed_workers_have_pushed_everywhere_stays_until_its_update_is_ma
     for sequence in range(1, 4):
         server.push(0, "second", sequence)
         server.push(1, "first", sequence)
-    assert server.authority.made(1).pushes[0] == Push(0, "first", 1, 0, 1)  # type: ignore[union-attr]
+    assert server.authority.decision_of_step(1).pushes[0] == Push(0, "first", 1, 0, 1)  # type: ignore[union-attr]
     assert server.store.version == server.authority.step >= 1
     assert not server.store.left_by_earlier_starts(Push(0, "second", 1, 0, 0))
 

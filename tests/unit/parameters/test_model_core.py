@@ -21,7 +21,6 @@ from hypothesis.stateful import (
 from stratagem.errors import KeepError, RemoteError, RolledBack, TaskLost
 from stratagem.parameters import protocol
 from stratagem.parameters.authority import Applied
-from stratagem.parameters.config import StoreConfig
 from stratagem.parameters.exchanges import Gather
 from stratagem.parameters.model_core import (
     AskStarts,
@@ -36,6 +35,7 @@ from stratagem.parameters.model_core import (
     State,
     WriteSnapshot,
 )
+from stratagem.parameters.protocol import StoreConfig
 from stratagem.parameters.rules import APPLIED, COUNTED, Async, BoundedStaleness, Push, Sync, UpdateRule
 
 WORKERS = 3
@@ -158,7 +158,7 @@ class World(RuleBasedStateMachine):
         """Take down what the core has decided by now."""
         if self.core.is_open:
             for step in range(self.history.step + 1, self.core.authority.step + 1):
-                decision = self.core.authority.made(step)
+                decision = self.core.authority.decision_of_step(step)
                 assert decision is not None, f"nobody can learn what step {step} is made of"
                 values = self.history
                 self.history = Values(values.base, (*values.updates, decision.pushes), values.edits)
@@ -167,7 +167,7 @@ class World(RuleBasedStateMachine):
         """A server has heard of a decision, and makes all updates up to it."""
         assert server.values is not None
         while server.values.step < step:
-            decision = self.core.opened(server.epoch or "").made(server.values.step + 1)
+            decision = self.core.opened(server.epoch or "").decision_of_step(server.values.step + 1)
             assert decision is not None
             assert decision.step == server.values.step + 1
             assert server.staged >= set(decision.pushes), "an update is to be made of a push that is not here"
@@ -340,7 +340,7 @@ class World(RuleBasedStateMachine):
                     loss = self.core.last_loss
                     assert loss is not None
                     assert answer["reached"] == loss.reached
-                    assert answer["cut"] == loss.step
+                    assert answer["snapshot"] == loss.step
                 if worker.epoch != answer["epoch"]:
                     worker.push = None  # void
                 worker.answered_by.clear()

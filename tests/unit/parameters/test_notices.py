@@ -4,9 +4,9 @@ import pytest
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.authority import Decision
-from stratagem.parameters.config import StoreConfig
-from stratagem.parameters.exchanges import Metrics
 from stratagem.parameters.model_core import ModelCore
+from stratagem.parameters.protocol import StoreConfig
+from stratagem.parameters.pushes import Metrics
 from stratagem.parameters.rules import APPLIED, Push, Sync
 
 WORKERS = ("/job:worker/task:0", "/job:worker/task:1")

@@ -47,11 +47,11 @@ class Server:
     def may_go_on(self, epoch: str, worker: int, end: float) -> list[int]:
         return self.authority.waits_for(worker)
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         self.told += 1
 
     def update(self, epoch: str, step: int) -> Decision | None:
-        return self.authority.made(step)
+        return self.authority.decision_of_step(step)
 
     # What the store does.
 

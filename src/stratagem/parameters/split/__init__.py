@@ -6,8 +6,8 @@ cut along axis 0, and what they share; `Plan.part` gives each server its own tra
 
 from stratagem.parameters.split.analysis import MOST_ELEMENTS as MOST_ELEMENTS
 from stratagem.parameters.split.analysis import analyse as analyse
-from stratagem.parameters.split.parts import KeptSlot as KeptSlot
-from stratagem.parameters.split.parts import Part as Part
-from stratagem.parameters.split.parts import Piece as Piece
-from stratagem.parameters.split.plan import Plan as Plan
 from stratagem.parameters.split.tracing import Update as Update
+from stratagem.parameters.split.update_plan import KeptSlot as KeptSlot
+from stratagem.parameters.split.update_plan import Part as Part
+from stratagem.parameters.split.update_plan import Piece as Piece
+from stratagem.parameters.split.update_plan import Plan as Plan

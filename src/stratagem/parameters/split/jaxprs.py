@@ -24,29 +24,31 @@ Atom: TypeAlias = Var | Literal
 
 
 class Equations:
-    """What a function computes, one operation after the other.
+    """The operations of a function, one after the other.
 
     Args:
-        listed: The equations, in order.
+        in_order: The equations, in order.
         constants: The arrays that the function closes over.
     """
 
-    def __init__(self, listed: Sequence[JaxprEqn], constants: Mapping[Var, Any]) -> None:
-        self.listed = list(listed)
+    def __init__(self, in_order: Sequence[JaxprEqn], constants: Mapping[Var, Any]) -> None:
+        self.in_order = list(in_order)
         self.constants = dict(constants)
-        self._makers = {var: place for place, equation in enumerate(self.listed) for var in equation.outvars}
+        self._makers = {
+            var: place for place, equation in enumerate(self.in_order) for var in equation.outvars
+        }
 
     def maker(self, var: Var) -> JaxprEqn | None:
-        """The equation that computes a value; `None` for an input."""
+        """Return the equation that computes a value; `None` for an input."""
         place = self._makers.get(var)
-        return None if place is None else self.listed[place]
+        return None if place is None else self.in_order[place]
 
     def without(self, given: frozenset[Var]) -> "Equations":
-        """The equations with the given values no longer computed by any: they are inputs now."""
+        """Return the equations without the computation of some values, which are inputs now."""
         if not given:
             return self
         equations = []
-        for equation in self.listed:
+        for equation in self.in_order:
             if not given.isdisjoint(equation.outvars):
                 outputs = [Var(var.aval) if var in given else var for var in equation.outvars]
                 equation = equation.replace(outvars=outputs)
@@ -54,7 +56,7 @@ class Equations:
         return Equations(equations, self.constants)
 
     def needed(self, inputs: Sequence[Var], outputs: Sequence[Atom]) -> tuple[Jaxpr, list[int]]:
-        """What is needed for the outputs, and which of the inputs, by position.
+        """Return the computation of the outputs, and the inputs that it needs, by position.
 
         The jaxpr takes the needed inputs, then the needed constants; positions count through both.
 
@@ -82,23 +84,23 @@ class Equations:
             place = self._makers.get(atom) if isinstance(atom, Var) else None
             if place is not None and place not in places:
                 places.add(place)
-                ahead += self.listed[place].invars
-        return [self.listed[place] for place in sorted(places)]
+                ahead += self.in_order[place].invars
+        return [self.in_order[place] for place in sorted(places)]
 
 
 def shape_of(atom: Atom) -> tuple[int, ...]:
-    """The shape of a value."""
+    """Return the shape of a value."""
     aval: Any = atom.aval
     return tuple(aval.shape)
 
 
 def size_of(atom: Atom) -> int:
-    """The number of elements of a value."""
+    """Return the number of elements of a value."""
     return math.prod(shape_of(atom))
 
 
 def operation(equation: JaxprEqn) -> str:
-    """An operation, the line of the optimizer or of the user that it comes from, and for which update.
+    """Describe an operation: the line of the optimizer or of the user that it comes from, and for which update.
 
     The line alone is often in a small function that any optimizer might call, such as a norm.
     """
@@ -112,8 +114,8 @@ def operation(equation: JaxprEqn) -> str:
     return text
 
 
-def listed(names: Sequence[str]) -> str:
-    """A few names, and how many more there are."""
+def in_words(names: Sequence[str]) -> str:
+    """Describe some names, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
@@ -134,7 +136,7 @@ def _check_closed(jaxpr: Jaxpr) -> None:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The members of a set, in rising order."""
+    """Yield the members of a set, in rising order."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -142,12 +144,12 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def mask_of(masks: Mapping[Var, int], atom: Atom) -> int:
-    """The set of a value; a number written into an equation has an empty one."""
+    """Return the set of a value; a number written into an equation has an empty one."""
     return masks.get(atom, 0) if isinstance(atom, Var) else 0
 
 
 def forward(equations: Sequence[JaxprEqn], known: Mapping[Var, int]) -> dict[Var, int]:
-    """For each value the union of what its inputs depend on."""
+    """Return for each value the union of the sets of its inputs."""
     reached = dict(known)
     for equation in equations:
         masks = [mask_of(reached, atom) for atom in equation.invars]
@@ -157,7 +159,7 @@ def forward(equations: Sequence[JaxprEqn], known: Mapping[Var, int]) -> dict[Var
 
 
 def backward(equations: Sequence[JaxprEqn], known: Sequence[tuple[Atom, int]]) -> dict[Var, int]:
-    """For each value the union of what its users are for, given what the outputs are for."""
+    """Return for each value the union of the sets of its users, given those of the outputs."""
     users: dict[Var, int] = {}
 
     def use(atom: Atom, mask: int) -> None:
@@ -175,7 +177,7 @@ def backward(equations: Sequence[JaxprEqn], known: Sequence[tuple[Atom, int]]) -
 
 
 def spread(masks: Sequence[int], edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Sets that have grown, for each edge `(of, into)`, by what is in the one, until nothing changes any more."""
+    """Grow sets, for each edge `(of, into)`, by the members of the first, until nothing changes any more."""
     grown = list(masks)
     while True:
         before = list(grown)
@@ -186,7 +188,7 @@ def spread(masks: Sequence[int], edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def operands_of_outputs(equation: JaxprEqn) -> list[int]:
-    """For each output of an equation the operands that it depends on, as bits.
+    """Return for each output of an equation the operands that it depends on, as bits.
 
     Only branches and scans are looked into. A `while` is one: all that it carries decides when it ends.
     """

@@ -29,7 +29,7 @@ class FlatUpdate:
         slots: Inputs that stand for everything else that lives on.
         gradients: Inputs that stand for the gradients, one for each leaf.
         step: The input that stands for the number of updates before this one.
-        equations: All that is computed.
+        equations: All operations.
         new_leaves: The variables afterwards.
         new_slots: The slots afterwards.
     """
@@ -53,8 +53,8 @@ class FlatUpdate:
         return [*self.new_leaves, *self.new_slots]
 
 
-def traced(update: Update, leaves: Sequence[Any], slots: Sequence[Any]) -> ClosedJaxpr:
-    """The update as JAX traces it, for values of these shapes and dtypes.
+def trace(update: Update, leaves: Sequence[Any], slots: Sequence[Any]) -> ClosedJaxpr:
+    """Trace the update with JAX, for values of these shapes and dtypes.
 
     Raises:
         StrategyError: It does not return what it was given, or calls back into Python.
@@ -73,14 +73,14 @@ def traced(update: Update, leaves: Sequence[Any], slots: Sequence[Any]) -> Close
     return closed
 
 
-def flattened(closed: ClosedJaxpr, leaves: int, slots: int, open_branches: bool = False) -> FlatUpdate:
-    """The traced update with all calls inlined.
+def flatten(closed: ClosedJaxpr, leaves: int, slots: int, open_branches: bool = False) -> FlatUpdate:
+    """Inline all calls of the traced update.
 
     Args:
-        closed: What `traced` gave.
-        leaves: How many leaves there are.
-        slots: How many slots.
-        open_branches: Whether to compute both sides of a `cond` and choose between the results, so that what
+        closed: The result of `trace`.
+        leaves: The number of leaves.
+        slots: The number of slots.
+        open_branches: Whether to compute both sides of a `cond` and choose between the results, so that values which
             only one side computes can be cut too. The results are the same.
     """
     flat = _Flat(closed, open_branches)
@@ -109,7 +109,7 @@ class _Flat:
     def _inline(
         self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Atom], source: Any
     ) -> list[Atom]:
-        """Appends a jaxpr's equations; the atoms of its results."""
+        """Append a jaxpr's equations; return the atoms of its results."""
         values: dict[Var, Atom] = dict(zip(jaxpr.invars, arguments, strict=True))
         for var, constant in zip(jaxpr.constvars, consts, strict=True):
             values[var] = self._constant(var, constant)
@@ -121,9 +121,9 @@ class _Flat:
             operands = [read(atom) for atom in equation.invars]
             # JAX traces a jitted function once: only the outermost call knows the line that this use comes from.
             line = source or equation.source_info
-            called = _called(equation)
-            if called is not None:
-                results = self._inline(called.jaxpr, called.consts, operands, line)
+            callee = _callee(equation)
+            if callee is not None:
+                results = self._inline(callee.jaxpr, callee.consts, operands, line)
             elif self._open_branches and equation.primitive.name == "cond" and not _loops(equation):
                 # A loop in a branch may end only when that branch is the one that is meant.
                 results = self._opened(equation, operands, source)
@@ -166,14 +166,14 @@ class _Flat:
         return fresh
 
 
-def _called(equation: JaxprEqn) -> ClosedJaxpr | None:
+def _callee(equation: JaxprEqn) -> ClosedJaxpr | None:
     params = equation.params if equation.primitive.name in _CALLS else {}
     inner = params.get("jaxpr", params.get("call_jaxpr"))
     return ClosedJaxpr(inner, ()) if isinstance(inner, Jaxpr) else inner
 
 
 def _inlined(value: Any) -> Any:
-    """A parameter of an equation, with calls inlined in the jaxprs in it."""
+    """Return a parameter of an equation, with calls inlined in the jaxprs in it."""
     if isinstance(value, tuple):
         return tuple(_inlined(item) for item in value)
     if not isinstance(value, ClosedJaxpr):

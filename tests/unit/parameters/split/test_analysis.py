@@ -59,7 +59,7 @@ def test_partials_are_small_and_commons_few() -> None:
     assert [len(plan.part([Piece(leaf)]).partials([value])) for leaf, value in enumerate([W, B])] == [1, 1]
     (coupling,) = plan.couplings
     assert "'w', 'b'" in coupling
-    assert "test_coupling.py" in coupling
+    assert "test_analysis.py" in coupling
 
 
 def test_one_leaf_may_use_a_number_of_another_ones_gradient() -> None:
@@ -120,7 +120,7 @@ def test_a_leaf_that_uses_another_leaf_is_refused() -> None:
     message = refused(update)
     assert "'w', 'b' depend on one another" in message
     assert "`mul` at" in message
-    assert "test_coupling.py" in message
+    assert "test_analysis.py" in message
 
 
 def test_a_slot_of_one_leaf_that_another_uses_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""How a value lies to the rows of its leaf, what each operation does to them, and how it is done for some of the rows.
+"""The relation of a value to the rows of its leaf, the effect of each operation on it, and the same for some of the rows.
 
 An operation that is not listed here counts as mixing rows: a leaf may be kept whole for nothing, but is
 never cut wrongly.
@@ -19,19 +19,19 @@ Combination: TypeAlias = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Free:
-    """It does not depend on the leaf's rows: every part of the leaf may compute all of it."""
+    """A value that does not depend on the leaf's rows: every part of the leaf may compute all of it."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """It has one slice along `axis` for each row of the leaf, and depends on no other row."""
+    """A value with one slice along `axis` for each row of the leaf, which depends on no other row."""
 
     axis: int
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """It is a reduction over all rows: those of the parts, put together by `combine`, give it.
+    """A reduction over all rows: `combine` puts it together from those of the parts.
 
     Anything but the commons may not use it; `reason` names the reduction, for the message that says so.
     """
@@ -42,7 +42,7 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Mixed:
-    """It depends on all rows in some other way; `reason` names the operation."""
+    """A value that depends on all rows in some other way; `reason` names the operation."""
 
     reason: str
 
@@ -58,7 +58,7 @@ class Step:
     Attributes:
         outputs: How its results lie to the rows.
         align: For each operand the axis along which it is cut to the part's rows if it is not yet.
-        resized: What of its parameters changes for a part with that many rows.
+        resized: Returns the parameters that change for a part with this number of rows.
     """
 
     outputs: tuple[State, ...]
@@ -70,84 +70,14 @@ Rule: TypeAlias = Callable[[JaxprEqn, Sequence[State]], Step | None]
 
 # One number from the numbers at the same place; operands may be scalars, or have axes of length 1.
 _ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "bessel_i0e",
-        "bessel_i1e",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "clz",
-        "complex",
-        "conj",
-        "convert_element_type",
-        "copy",
-        "cos",
-        "cosh",
-        "digamma",
-        "div",
-        "eq",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "igamma",
-        "igammac",
-        "imag",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "lgamma",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "nextafter",
-        "not",
-        "or",
-        "polygamma",
-        "population_count",
-        "pow",
-        "real",
-        "reduce_precision",
-        "rem",
-        "round",
-        "rsqrt",
-        "select_n",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "stop_gradient",
-        "sub",
-        "tan",
-        "tanh",
-        "xor",
-        "zeta",
-    ]
+    """
+    abs acos acosh add and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex
+    conj convert_element_type copy cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt
+    igamma igammac imag integer_pow is_finite le lgamma log log1p logistic lt max min mul ne neg
+    nextafter not or polygamma population_count pow real reduce_precision rem round rsqrt select_n
+    shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
+    tan tanh xor zeta
+    """.split()  # noqa: SIM905  a list would take a line for each
 )
 # Reductions, and the function that puts those of two parts together.
 _REDUCTIONS: dict[str, Combination] = {
@@ -160,7 +90,7 @@ _REDUCTIONS: dict[str, Combination] = {
 
 
 def step_of(equation: JaxprEqn, states: Sequence[State]) -> Step | Mixed:
-    """What an operation without an inner jaxpr makes of operands of which at least one is not free."""
+    """Return what an operation without an inner jaxpr makes of operands of which at least one is not free."""
     name = equation.primitive.name
     for state in states:
         if isinstance(state, Mixed):
@@ -173,7 +103,7 @@ def step_of(equation: JaxprEqn, states: Sequence[State]) -> Step | Mixed:
 
 
 def mixture(equation: JaxprEqn, states: Sequence[State]) -> Mixed:
-    """What an operation makes of operands whose rows it mixes; or of one in which they were mixed before."""
+    """Return the state of a result whose operands' rows are mixed, by this operation or before."""
     earlier = [state.reason for state in states if isinstance(state, Mixed | Reduced)]
     return Mixed(earlier[0] if earlier else operation(equation))
 
@@ -187,7 +117,7 @@ def _axis(state: State) -> int | None:
 
 
 def _common_axis(states: Sequence[State]) -> int | None:
-    """The axis of all operands that have rows, if it is one, and the others are free."""
+    """Return the axis of all operands that have rows, if it is the same, and the others are free."""
     axes = {state.axis for state in states if isinstance(state, Rows)}
     clean = all(isinstance(state, Free | Rows) for state in states)
     return axes.pop() if len(axes) == 1 and clean else None
@@ -204,7 +134,7 @@ def _elementwise(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
 
 
 def _mixing(parameter: str) -> Rule:
-    """The rule of operations that mix what lies along the axis, or the axes, that a parameter names, and nothing else."""
+    """Return the rule of operations that mix values along the axes that a parameter names, and along no others."""
 
     def rule(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
         axis, mixed = _common_axis(states), equation.params[parameter]
@@ -216,7 +146,7 @@ def _mixing(parameter: str) -> Rule:
 
 
 def _removing(parameter: str) -> Rule:
-    """The rule of operations that remove the axes that a parameter names, by a reduction or because they are of length 1."""
+    """Return the rule of operations that remove the axes that a parameter names: by a reduction, or because of length 1."""
 
     def rule(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
         removed, combine = equation.params[parameter], _REDUCTIONS.get(equation.primitive.name)
@@ -234,7 +164,7 @@ def _removing(parameter: str) -> Rule:
 
 
 def _of_one(rule: Callable[[JaxprEqn, int], Step | None]) -> Rule:
-    """The rule of operations of one operand, from what they make of its axis of rows."""
+    """Return the rule of operations of one operand, from a function of its axis of rows."""
 
     def of_states(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
         axis = _axis(states[0])
@@ -309,7 +239,7 @@ def _dot(equation: JaxprEqn, states: Sequence[State]) -> Step | None:
 
 
 def _free_place(equation: JaxprEqn, side: int, axis: int) -> int:
-    """Where an axis that is neither contracted nor batched comes out of a dot: batch, left, right."""
+    """Return the place of an axis that is neither contracted nor batched in the result of a dot: batch, left, right."""
     (contracted, batched) = equation.params["dimension_numbers"]
 
     def free(which: int) -> list[int]:
@@ -321,7 +251,7 @@ def _free_place(equation: JaxprEqn, side: int, axis: int) -> int:
 
 
 def _resized(parameter: str, sizes: tuple[int, ...], place: int) -> Callable[[int], dict[str, Any]]:
-    """What changes of a parameter that lists the sizes of all axes, for a part with so many rows."""
+    """Return a function that changes a parameter, which lists the sizes of all axes, for a part with fewer rows."""
     return lambda rows: {parameter: (*sizes[:place], rows, *sizes[place + 1 :])}
 
 

@@ -7,7 +7,7 @@ import msgpack
 import pytest
 
 from stratagem.errors import ProtocolError, StrategyError
-from stratagem.parameters.config import Held, StoreConfig, check_rule, modules_of
+from stratagem.parameters.protocol import ArrayConfig, StoreConfig, check_rule, modules_of
 from stratagem.parameters.rules import Async, BoundedStaleness, PushMachine, Sync, UpdateRule
 from stratagem.runtime.allowed_imports import AllowedImports
 from stratagem.runtime.programs.summary import TensorSpec
@@ -21,8 +21,8 @@ CONFIG = StoreConfig(
     servers=("/job:ps/task:0", "/job:ps/task:1"),
     workers=("/job:worker/task:0",),
     participants=(0, 1),
-    leaves=(Held("params/w", TensorSpec((3, 2), "float32")),),
-    slots=(Held("opt_state/count", TensorSpec((), "int32")),),
+    leaves=(ArrayConfig("params/w", TensorSpec((3, 2), "float32")),),
+    slots=(ArrayConfig("opt_state/count", TensorSpec((), "int32")),),
     commons=(TensorSpec((), "float32"),),
     rule=Async(),
     update="a" * 64,
@@ -54,7 +54,9 @@ def test_it_knows_its_size() -> None:
             "what is trained is 2 of them instead of 1",
         ),
         (
-            replace(CONFIG, leaves=(Held("params/w", TensorSpec((4, 2), "float32")),), update="b" * 64),
+            replace(
+                CONFIG, leaves=(ArrayConfig("params/w", TensorSpec((4, 2), "float32")),), update="b" * 64
+            ),
             r"what is trained is \['params/w', \[4, 2\], 'float32'\] instead of \['params/w', \[3, 2\]",
         ),
         (replace(CONFIG, rule=Sync()), "the update rule is 'Sync' instead of 'Async'"),

@@ -1,23 +1,212 @@
-"""How an update is cut: who keeps which slots, which leaves may be cut by rows, what leaves share."""
+"""The cut of an update: which server keeps which slots, which leaves may be cut by rows, what leaves share; each part."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import islice
 from typing import Any
 
-from jax.extend.core import Var
+from jax.extend.core import ClosedJaxpr, Var, jaxpr_as_fun
 
 from stratagem.errors import StrategyError
-from stratagem.parameters.split.jaxprs import Equations, shape_of
-from stratagem.parameters.split.parts import Computation, Group, KeptSlot, Part, Piece
-from stratagem.parameters.split.rules import Combination
+from stratagem.parameters.split.jaxprs import Atom, Equations, shape_of
+from stratagem.parameters.split.operations import Combination
+from stratagem.parameters.split.row_analysis import align_rows, evaluate_rows, input_states
 from stratagem.parameters.split.tracing import FlatUpdate
+
+
+class _Portion:
+    """A whole array, or its rows from `start` to `stop`."""
+
+    start: int
+    stop: int | None
+
+    @property
+    def rows(self) -> range | None:
+        """The rows; `None` for the whole array."""
+        return None if self.stop is None else range(self.start, self.stop)
+
+    def taken_from(self, value: Any) -> Any:
+        """Return these rows of the whole array's value, or of its gradient."""
+        return value if self.stop is None else value[self.start : self.stop]
+
+
+@dataclass(frozen=True)
+class Piece(_Portion):
+    """A leaf, or some of its rows.
+
+    Attributes:
+        leaf: The leaf's index.
+        start: The first row; 0 for the whole leaf.
+        stop: The row after the last; `None` for the whole leaf.
+    """
+
+    leaf: int
+    start: int = 0
+    stop: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.stop is None and self.start != 0:
+            raise StrategyError(
+                f"a piece without a last row is a whole leaf and starts at 0, not at {self.start}"
+            )
+        if self.stop is not None and not 0 <= self.start < self.stop:
+            raise StrategyError(
+                f"a piece has rows start < stop, both counted from 0; got {self.start} to {self.stop}"
+            )
+
+
+@dataclass(frozen=True)
+class KeptSlot(_Portion):
+    """A slot, or some of its rows, as one server keeps it.
+
+    Attributes:
+        slot: The slot's index.
+        piece: Which of the server's pieces it goes with, by position; `None` if all servers keep it.
+        start: The first row.
+        stop: The row after the last; `None` for the whole slot.
+    """
+
+    slot: int
+    piece: int | None
+    start: int = 0
+    stop: int | None = None
+
+
+class Computation:
+    """The part of an update that some outputs need, for all rows or for some rows of a leaf; traceable.
+
+    Args:
+        equations: The update.
+        inputs: The values that the outputs may be computed from, beside the update's constants.
+        outputs: The values that are computed.
+        rows: The rows; `None` for all.
+        with_rows: The inputs that have a leaf's rows.
+        are_cut: For each output whether it has the rows; none has by default.
+    """
+
+    def __init__(
+        self,
+        equations: Equations,
+        inputs: Sequence[Var],
+        outputs: Sequence[Atom],
+        rows: range | None = None,
+        with_rows: Container[Var] = (),
+        are_cut: Sequence[bool] | None = None,
+    ) -> None:
+        self._jaxpr, self._positions = equations.needed(inputs, outputs)
+        self._constants = list(equations.constants.values())
+        self._rows = rows
+        self._states = input_states(self._jaxpr, with_rows)
+        self._axes = [0 if is_cut else None for is_cut in are_cut or [False] * len(outputs)]
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Compute the outputs from the values of the inputs."""
+        everything = [*inputs, *self._constants]
+        values = [everything[position] for position in self._positions]
+        rows = self._rows
+        if rows is None:
+            return list(jaxpr_as_fun(ClosedJaxpr(self._jaxpr, ()))(*values))
+        results = evaluate_rows(self._jaxpr, (), values, self._states, rows)
+        return [align_rows(*result, axis, rows) for result, axis in zip(results, self._axes, strict=True)]
+
+
+@dataclass(frozen=True)
+class PieceGroup:
+    """Some pieces of a part that are computed together.
+
+    Attributes:
+        pieces: Their places among the part's pieces.
+        slots: The places, among the part's slots, of those that are read.
+        results: The places of those that are computed.
+        compute: The new values of the pieces and then of the results, from the pieces, their gradients, the slots, the
+            step and what leaves share.
+    """
+
+    pieces: Sequence[int]
+    slots: Sequence[int]
+    results: Sequence[int]
+    compute: Computation
+
+
+@dataclass(frozen=True)
+class Part:
+    """One server's part of an update: the arrays that it keeps, and how it updates them.
+
+    Attributes:
+        pieces: The leaves, or rows of leaves, that the server holds.
+        slots: The slots that it keeps, in the order of `update`'s values: first those that all servers keep.
+    """
+
+    pieces: tuple[Piece, ...]
+    slots: tuple[KeptSlot, ...]
+    _num_commons: int = field(repr=False)
+    _groups: Sequence[PieceGroup] = field(repr=False)
+    _partials: Sequence[Computation] = field(repr=False)
+
+    def update(
+        self,
+        leaves: Sequence[Any],
+        slots: Sequence[Any],
+        gradients: Sequence[Any],
+        commons: Sequence[Any],
+        step: Any,
+    ) -> tuple[list[Any], list[Any]]:
+        """Compute the server's leaves and slots after an update; traceable.
+
+        Args:
+            leaves: Values of the pieces.
+            slots: Values of the kept slots.
+            gradients: Gradients of the pieces.
+            commons: The result of `Plan.combine` or `Plan.commons`; empty if leaves share nothing.
+            step: The number of updates before this one.
+        """
+        _check_number("pieces", leaves, len(self.pieces))
+        _check_number("slots", slots, len(self.slots))
+        _check_number("gradients", gradients, len(self.pieces))
+        if len(commons) != self._num_commons:
+            raise StrategyError(
+                f"leaves share {self._num_commons} value(s) and {len(commons)} were given; give what Plan.combine or "
+                "Plan.commons returns"
+            )
+        new_leaves, new_slots = list(leaves), list(slots)
+        for group in self._groups:
+            results = group.compute(
+                [
+                    *(leaves[place] for place in group.pieces),
+                    *(gradients[place] for place in group.pieces),
+                    *(slots[place] for place in group.slots),
+                    step,
+                    *commons,
+                ]
+            )
+            for place, value in zip(group.pieces, results, strict=False):
+                new_leaves[place] = value
+            for place, value in zip(group.results, results[len(group.pieces) :], strict=True):
+                new_slots[place] = value
+        return new_leaves, new_slots
+
+    def partials(self, gradients: Sequence[Any]) -> list[Any]:
+        """Compute these gradients' contribution to the commons, piece by piece; traceable.
+
+        Args:
+            gradients: Gradients of the pieces.
+        """
+        _check_number("gradients", gradients, len(self.pieces))
+        pairs = zip(self._partials, gradients, strict=True)
+        return [value for compute, gradient in pairs for value in compute([gradient])]
+
+
+def _check_number(what: str, values: Sequence[Any], expected: int) -> None:
+    if len(values) != expected:
+        raise StrategyError(
+            f"this part takes {expected} {what} and was given {len(values)}; give one for each, in order"
+        )
 
 
 @dataclass(frozen=True)
 class Partial:
-    """A small value of one leaf that what leaves share is computed from.
+    """A small value of one leaf from which the commons are computed.
 
     Attributes:
         var: Where it is in the update.
@@ -38,7 +227,7 @@ class Plan:
             it alike.
         whole_because: For each leaf why it cannot be cut along axis 0; `None` if it can.
         slot_follows_rows: For each slot whether it is cut with its leaf; else each piece keeps a copy.
-        couplings: What leaves share, in words; empty if nothing.
+        couplings: The values that leaves share, in words; empty if there are none.
         inseparable: Why only one server can do the update; `None` if any number can.
     """
 
@@ -59,11 +248,11 @@ class Plan:
 
     @property
     def num_commons(self) -> int:
-        """How many values leaves share; 0: no partials are needed, and commons are empty."""
+        """The number of values that leaves share; 0: no partials are needed, and commons are empty."""
         return len(self._commons)
 
     def part(self, pieces: Sequence[Piece]) -> Part:
-        """The part of the update of a server that holds these pieces.
+        """Return the part of a server that holds these pieces.
 
         Raises:
             StrategyError: A piece is not there, or is cut out of a leaf that must stay whole.
@@ -87,7 +276,7 @@ class Plan:
         return Part(pieces, slots, len(self._commons), self._groups(pieces, slots), partials)
 
     def combine(self, contributions: Sequence[tuple[Sequence[Piece], Sequence[Any]]]) -> list[Any]:
-        """What leaves share, from the partials of all servers; traceable.
+        """Compute the values that leaves share, from the partials of all servers; traceable.
 
         Rows are put together in their order, whatever the order of servers: the same bits every time.
 
@@ -117,7 +306,7 @@ class Plan:
         return self._shared(values)
 
     def commons(self, gradients: Sequence[Any]) -> list[Any]:
-        """What leaves share, from all gradients, whole; traceable."""
+        """Compute the values that leaves share, from all gradients, whole; traceable."""
         if len(gradients) != len(self.names):
             raise StrategyError(
                 f"there are {len(self.names)} leaves and {len(gradients)} gradients; give all of them"
@@ -132,7 +321,7 @@ class Plan:
 
     @cached_property
     def _separate(self) -> Equations:
-        """The update with what leaves share given: nothing in it belongs to two leaves."""
+        """The update after the commons are known: nothing in it belongs to two leaves."""
         return self._flat.equations.without(frozenset(self._commons))
 
     def _shared(self, values: Sequence[Any]) -> list[Any]:
@@ -144,8 +333,8 @@ class Plan:
         partials = [partial.var for partial in self._partials[piece.leaf]]
         return Computation(self._flat.equations, [gradient], partials, piece.rows, (gradient,))
 
-    def _groups(self, pieces: Sequence[Piece], kept: Sequence[KeptSlot]) -> list[Group]:
-        """What is computed together: all whole leaves and shared slots; and each piece of a cut leaf by itself."""
+    def _groups(self, pieces: Sequence[Piece], kept: Sequence[KeptSlot]) -> list[PieceGroup]:
+        """Return what is computed together: all whole leaves and shared slots; and each piece of a cut leaf by itself."""
         # The same leaf twice, by mistake or by design, gets two values and two computations.
         first: dict[int, int] = {}
         for position, piece in enumerate(pieces):
@@ -160,8 +349,8 @@ class Plan:
 
     def _group(
         self, pieces: Sequence[Piece], kept: Sequence[KeptSlot], own: Sequence[int], piece: Piece | None
-    ) -> Group:
-        """One piece by itself, or all that are computed together, with the slots that all servers keep."""
+    ) -> PieceGroup:
+        """Return one piece by itself, or all that are computed together, with the slots that all servers keep."""
         flat, follows = self._flat, self.slot_follows_rows
         needed = {None, *own}
         used = [place for place, slot in enumerate(kept) if slot.piece in needed]
@@ -181,7 +370,7 @@ class Plan:
             cut_slots.union(leaves, gradients),
             [True] * len(own) + [follows[kept[place].slot] for place in results],
         )
-        return Group(own, used, results, compute)
+        return PieceGroup(own, used, results, compute)
 
     def _checked(self, piece: Piece) -> Piece:
         if not 0 <= piece.leaf < len(self.names):

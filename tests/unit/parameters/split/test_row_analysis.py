@@ -96,7 +96,7 @@ def test_mixing(name: str) -> None:
     (reason,) = plan_of(function).whole_because
     assert reason is not None
     assert f"`{primitive}` at " in reason
-    assert "test_rows.py" in reason
+    assert "test_row_analysis.py" in reason
 
 
 def test_a_transposed_square_leaf_is_not_row_wise() -> None:

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from stratagem.errors import StrategyError
 from stratagem.parameters.split.jaxprs import Atom, bits, operands_of_outputs, shape_of
-from stratagem.parameters.split.rules import FREE, Mixed, Reduced, Rows, State, mixture, step_of
+from stratagem.parameters.split.operations import FREE, Mixed, Reduced, Rows, State, mixture, step_of
 from stratagem.parameters.split.tracing import FlatUpdate
 
 _CHOICES: tuple[Callable[[Var, Var], bool], ...] = (
@@ -26,7 +26,7 @@ _CHOICES: tuple[Callable[[Var, Var], bool], ...] = (
 
 @dataclass(frozen=True)
 class RowAnalysis:
-    """What was found about rows.
+    """The rows of leaves and slots, as an update treats them.
 
     Attributes:
         whole_because: For each leaf why it must stay whole; `None` if it may be cut.
@@ -38,7 +38,7 @@ class RowAnalysis:
 
 
 def analyse_rows(flat: FlatUpdate, owners: Sequence[int | None], jaxpr: Jaxpr) -> RowAnalysis:
-    """Looks for rows in the update of each leaf.
+    """Look for rows in the update of each leaf.
 
     A slot of a leaf is taken to have the leaf's rows if it is as long, as long as its update bears that out;
     else each part keeps a copy, which must then not depend on any row.
@@ -55,23 +55,23 @@ def analyse_rows(flat: FlatUpdate, owners: Sequence[int | None], jaxpr: Jaxpr) -
             owner is not None and reasons[owner] is None and has_rows(slot, flat.leaves[owner])
             for slot, owner in zip(flat.slots, owners, strict=True)
         ]
-        settled = _settled(flat, owners, jaxpr, reasons, follows)
+        settled = _settle(flat, owners, jaxpr, reasons, follows)
         for leaf, reason in enumerate(settled.whole_because):
             if leaf not in best or (reason is None and best[leaf].whole_because[leaf] is not None):
                 best[leaf] = settled
         if all(reason is None or reasons[leaf] for leaf, reason in enumerate(settled.whole_because)):
             break
     follows = [owner is not None and best[owner].follows[slot] for slot, owner in enumerate(owners)]
-    return _settled(flat, owners, jaxpr, reasons, follows)
+    return _settle(flat, owners, jaxpr, reasons, follows)
 
 
 def input_states(jaxpr: Jaxpr, with_rows: Container[Var]) -> list[State]:
-    """How the inputs of a jaxpr lie to rows, of which some have a leaf's rows along axis 0."""
+    """Return how the inputs of a jaxpr lie to rows, of which some have a leaf's rows along axis 0."""
     return [Rows(0) if var in with_rows else FREE for var in jaxpr.invars]
 
 
 def states_of(jaxpr: Jaxpr, inputs: Sequence[State]) -> tuple[list[State], dict[Var, State]]:
-    """How the outputs of a jaxpr, and all values in it, lie to rows, given how its inputs do."""
+    """Return how the outputs of a jaxpr, and all values in it, lie to rows, given how its inputs do."""
     states: dict[Var, State] = dict(zip(jaxpr.invars, inputs, strict=True))
     for equation in jaxpr.eqns:
         operands = [_state(states, atom) for atom in equation.invars]
@@ -80,7 +80,7 @@ def states_of(jaxpr: Jaxpr, inputs: Sequence[State]) -> tuple[list[State], dict[
 
 
 def _branch_states(equation: JaxprEqn, operands: Sequence[State]) -> list[State]:
-    """How the results of a `cond` lie to rows, each of which comes from one of several branches."""
+    """Return how the results of a `cond` lie to rows, each of which comes from one of several branches."""
     sides = [states_of(branch.jaxpr, operands[1:])[0] for branch in equation.params["branches"]]
     results: list[State] = []
     for states in zip(*sides, strict=True):
@@ -112,14 +112,14 @@ def _mixed_where_used(equation: JaxprEqn, operands: Sequence[State]) -> list[Sta
     return results
 
 
-def _settled(
+def _settle(
     flat: FlatUpdate,
     owners: Sequence[int | None],
     jaxpr: Jaxpr,
     indivisible: Sequence[str | None],
     follows: Sequence[bool],
 ) -> RowAnalysis:
-    """Takes rows away from slots until the outputs agree with the inputs."""
+    """Take rows away from slots until the outputs agree with the inputs."""
     follows = list(follows)
     divisible = {
         var
@@ -173,7 +173,7 @@ def _state(known: dict[Var, State], atom: Atom) -> State:
 def evaluate_rows(
     jaxpr: Jaxpr, consts: Sequence[Any], values: Sequence[Any], states: Sequence[State], rows: range
 ) -> list[tuple[Any, State]]:
-    """The outputs of a jaxpr for some rows of a leaf, and how they lie to the rows.
+    """Compute the outputs of a jaxpr for some rows of a leaf, and how they lie to the rows.
 
     The equations are those that were analysed, with other sizes: nothing is traced again, so no Python in the
     optimizer can decide differently because a part is smaller.
@@ -201,8 +201,8 @@ def evaluate_rows(
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def aligned(value: Any, state: State, axis: int | None, rows: range) -> Any:
-    """A value with the part's rows only along `axis`, whether it had them already or not."""
+def align_rows(value: Any, state: State, axis: int | None, rows: range) -> Any:
+    """Return a value with the part's rows only along `axis`, whether it had them already or not."""
     if axis is None or isinstance(state, Rows):
         return value
     return jax.lax.slice_in_dim(value, rows.start, rows.stop, axis=axis)
@@ -221,7 +221,7 @@ def _values(
         raise StrategyError(
             f"{step.reason} mixes rows, and the leaf is to be cut: cut only leaves that the plan allows to be cut"
         )
-    cut = [aligned(*operand, axis, rows) for operand, axis in zip(operands, step.align, strict=True)]
+    cut = [align_rows(*operand, axis, rows) for operand, axis in zip(operands, step.align, strict=True)]
     return list(zip(_bound(equation, cut, step.resized(len(rows))), step.outputs, strict=True))
 
 
@@ -240,7 +240,7 @@ def _evaluate_branches(
         def run(*inner: Any) -> list[Any]:
             results = evaluate_rows(branch.jaxpr, branch.consts, inner, states[1:], rows)
             return [
-                aligned(value, state, target.axis if isinstance(target, Rows) else None, rows)
+                align_rows(value, state, target.axis if isinstance(target, Rows) else None, rows)
                 for (value, state), target in zip(results, wanted, strict=True)
             ]
 

@@ -13,12 +13,11 @@ import pytest
 
 from stratagem.errors import ProtocolError
 from stratagem.keep import read_shard, write_shard
-from stratagem.parameters import protocol, table_base
-from stratagem.parameters.config import StackConfig
+from stratagem.parameters import protocol, table_part
 from stratagem.parameters.part import ModelPart
+from stratagem.parameters.protocol import StackConfig
 from stratagem.parameters.row_updates import row_spec, row_updates
-from stratagem.parameters.table_base import TableBase
-from stratagem.parameters.table_part import TablePart
+from stratagem.parameters.table_part import TableBase, TablePart
 from stratagem.runtime.programs import CompiledProgram
 from stratagem.tables import Table
 from stratagem.tables.row_store import SIZES, RowScalar
@@ -92,8 +91,8 @@ def equal(one: TablePart, other: TablePart) -> None:
 def test_a_snapshot_on_a_base_is_what_the_rows_were_at_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_base, "FEWEST", 100)
-    monkeypatch.setattr(table_base, "_PAGE", 64)
+    monkeypatch.setattr(table_part, "FEWEST", 100)
+    monkeypatch.setattr(table_part, "_PAGE", 64)
     part = new_part()
     base = TableBase(part, tmp_path / "base", "ps-0-rows")
     made = []
@@ -117,7 +116,7 @@ def test_a_snapshot_on_a_base_is_what_the_rows_were_at_its_step(
 def test_a_snapshot_after_rows_were_replaced_stands_on_no_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_base, "FEWEST", 1)
+    monkeypatch.setattr(table_part, "FEWEST", 1)
     part = new_part()
     base = TableBase(part, tmp_path / "base", "ps-0-rows")
     train(part, range(1, 11))
@@ -133,7 +132,7 @@ def test_a_snapshot_after_rows_were_replaced_stands_on_no_base(
 def test_what_all_rows_share_is_replaced_by_something_like_it_alone() -> None:
     part = new_part()
     count = RowScalar(0, 0, np.array(7, np.int32))  # Adam's, of its updates
-    part.prepared(NewRows(scalars=[count]), 0, 1)(False)
+    part.prepare_rows(NewRows(scalars=[count]), 0, 1)(False)
     assert part.copies()["tables/users/scalar0"] == 7
     for wrong in (
         RowScalar(1, 0, count.value),
@@ -143,7 +142,7 @@ def test_what_all_rows_share_is_replaced_by_something_like_it_alone() -> None:
         RowScalar(0, 0, np.array(7.0, np.float32)),
     ):
         with pytest.raises(ProtocolError, match="there is none like it"):
-            part.prepared(NewRows(scalars=[wrong]), 0, 1)
+            part.prepare_rows(NewRows(scalars=[wrong]), 0, 1)
 
 
 def test_rows_that_are_replaced_go_on_with_the_step_and_what_they_shared() -> None:
