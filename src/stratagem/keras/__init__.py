@@ -4,7 +4,7 @@
 
 A map, from the outside in:
 
-    front                how models come under a strategy: by its scope, or explicitly
+    front                brings models under a strategy: by its scope, or explicitly
     adopted_model        one model under a strategy: what its methods do instead of Keras's own
     saving               `save`, `save_weights`, `export` and `load_weights` where several workers run the script
     callbacks            the callbacks of a `fit`, the user's and ours

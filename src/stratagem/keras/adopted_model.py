@@ -17,60 +17,12 @@ from stratagem.keras.gathering import add_up, mean_logs, random_state_kept
 from stratagem.keras.host_layers import host_layers_of, with_strings
 from stratagem.keras.method_arguments import named_arguments, with_pipelines
 from stratagem.keras.model_tables import ModelTables, tables_of
-from stratagem.keras.saving import WRITERS, load_weights, save
 from stratagem.keras.server_value_home import ServerValueHome
 from stratagem.keras.trainable import flat_logs, metric_names, metric_results
 from stratagem.keras.value_home import VALUE_NAMES, LocalValueHome, ValueHome, Values
 from stratagem.strategies.base import Strategy
 from stratagem.tables.lookups import ids_keep_their_bits
 from stratagem.waist import Arrays
-
-_ATTRIBUTE = "_stratagem"
-_OVERRIDDEN = (
-    "fit",
-    "evaluate",
-    "predict",
-    "train_on_batch",
-    "test_on_batch",
-    "predict_on_batch",
-    "make_train_function",
-    "make_test_function",
-    "make_predict_function",
-    "jax_state_sync",
-    "_symbolic_build",
-    "_get_metrics_result_or_logs",
-)
-
-
-def adopt(strategy: Strategy, model: Any) -> None:
-    """Have a model train under a strategy from now on; of several strategies the last one counts.
-
-    Only attributes of the instance are set. Its class stays as it is, so the model is saved, cloned and recognised as
-    before, and methods of the user's own are called as always.
-    """
-    adopted = AdoptedModel(strategy, model)
-    # Names that begin with an underscore are private to Keras, not to us.
-    overrides = {name: getattr(adopted, name.lstrip("_")) for name in _OVERRIDDEN}
-    overrides |= {name: partial(save, adopted, name) for name in WRITERS}
-    overrides["load_weights"] = partial(load_weights, adopted)
-    attributes: dict[str, Any] = {_ATTRIBUTE: adopted}
-    for name, override in overrides.items():
-        if hasattr(type(model), name):  # a bare trainer has no files
-            attributes[name] = _method(model, name, override)
-    for name in ("train_function", "test_function", "predict_function"):
-        attributes[name] = None
-    for name, value in attributes.items():
-        # Without the model's own __setattr__, which would look for layers and variables.
-        object.__setattr__(model, name, value)
-
-
-def _method(model: Any, name: str, override: Callable[..., Any]) -> Callable[..., Any]:
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return override(*args, **kwargs)
-
-    method.__name__ = name
-    method.__doc__ = getattr(type(model), name).__doc__
-    return method
 
 
 class AdoptedModel:
@@ -199,12 +151,12 @@ class AdoptedModel:
 
     @property
     def _adds_up_later(self) -> bool:
-        """Whether workers in step have to add their metrics up: not where each step does that."""
+        """True if workers in step have to add their metrics up: not where each step does that."""
         return self.strategy.engine.is_elsewhere and not self.strategy.feed.takes_turns
 
     @property
     def _looks_ahead(self) -> bool:
-        """Whether steps are to know the batches that follow: the rows that these need come with a push."""
+        """True if steps are to know the batches that follow: the rows that these need come with a push."""
         return self.strategy.engine.is_elsewhere and self.tables() is not None
 
     def _share_of(self, deal: Deal, batch: Any) -> Any:

@@ -94,7 +94,7 @@ class OwnBatches(JAXEpochIterator):  # type: ignore[misc]
 
 @dataclass
 class _Progress:
-    """How far an epoch is through the batches of all workers.
+    """The progress of an epoch through the batches of all workers.
 
     Attributes:
         num_drawn: How many batches have been drawn.

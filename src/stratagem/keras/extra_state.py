@@ -105,7 +105,7 @@ class _LossScale(_ExtraState):
 
 @dataclass(frozen=True)
 class ChiefControl:
-    """What the chief tells all workers: a seed for shuffling, and the number of the `fit` that it has stopped.
+    """The chief's two numbers for all workers: a seed for shuffling, and the `fit` that it has stopped.
 
     Attributes:
         values: Both, as the model's variable has them.

@@ -1,10 +1,10 @@
-"""How Keras models come under a strategy: made in the same thread while its scope is open, or adopted explicitly."""
+"""Brings Keras models under a strategy: those made in the same thread while its scope is open, and those adopted."""
 
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from typing import Any
 
@@ -16,6 +16,21 @@ from stratagem.strategies.base import Strategy
 
 TESTED = ("3.15",)
 """The versions of Keras that Stratagem's own tests run with."""
+_ATTRIBUTE = "_stratagem"
+_OVERRIDDEN = (
+    "fit",
+    "evaluate",
+    "predict",
+    "train_on_batch",
+    "test_on_batch",
+    "predict_on_batch",
+    "make_train_function",
+    "make_test_function",
+    "make_predict_function",
+    "jax_state_sync",
+    "_symbolic_build",
+    "_get_metrics_result_or_logs",
+)
 _log = logging.getLogger(__name__)
 
 
@@ -89,11 +104,38 @@ class KerasFront:
 
 
 def _adopt(strategy: Strategy, model: Any) -> None:
-    _check_backend()
-    # Imported late: it needs parts of Keras that exist only where Keras computes with JAX.
-    from stratagem.keras.adopted_model import adopt
+    """Set attributes of a model that let it train under a strategy; of several strategies the last one counts.
 
-    adopt(strategy, model)
+    Its class stays as it is, so the model is saved, cloned and recognised as before, and methods of the user's own are
+    called as always.
+    """
+    _check_backend()
+    # Imported late: they need parts of Keras that exist only where Keras computes with JAX.
+    from stratagem.keras.adopted_model import AdoptedModel
+    from stratagem.keras.saving import WRITERS, load_weights, save
+
+    adopted = AdoptedModel(strategy, model)
+    # Names that begin with an underscore are private to Keras, not to us.
+    overrides = {name: getattr(adopted, name.lstrip("_")) for name in _OVERRIDDEN}
+    overrides |= {name: partial(save, adopted, name) for name in WRITERS}
+    overrides["load_weights"] = partial(load_weights, adopted)
+    attributes: dict[str, Any] = {_ATTRIBUTE: adopted}
+    for name, override in overrides.items():
+        if hasattr(type(model), name):  # a bare trainer has no files
+            attributes[name] = _method(model, name, override)
+    attributes |= dict.fromkeys(("train_function", "test_function", "predict_function"))
+    for name, value in attributes.items():
+        # Without the model's own __setattr__, which would look for layers and variables.
+        object.__setattr__(model, name, value)
+
+
+def _method(model: Any, name: str, override: Callable[..., Any]) -> Callable[..., Any]:
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return override(*args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = getattr(type(model), name).__doc__
+    return method
 
 
 def _serve_if_large(strategy: Strategy, layer: Any) -> None:

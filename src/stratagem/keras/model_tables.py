@@ -133,7 +133,7 @@ class ModelTables:
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             raise StrategyError(
                 "the model's optimizer scales the loss, and the gradients of rows would stay scaled: compile the model with "
-                "auto_scale=False and an optimizer that is no LossScaleOptimizer"
+                "auto_scale=False and an optimizer that is not a LossScaleOptimizer"
             )
         shared: dict[Any, RowOptimizer] = {}
         tables = [self._table_to_train(layer, shared) for layer in self._layers]
@@ -255,15 +255,15 @@ class ModelTables:
         Raises:
             KeepError: A server cannot read the file that has the rows.
         """
-        held, self._held = self._held, None
+        rows, self._held = self._held, None
         if step:
             return False
         if not server_model.is_chief:
-            return held is not None and server_model.wait_for_notice(_BROUGHT) is not None
-        if held is not None:
-            _send(server_model, held, 0)
+            return rows is not None and server_model.wait_for_notice(_BROUGHT) is not None
+        if rows is not None:
+            _send(server_model, rows, 0)
         server_model.post_notice(_BROUGHT, b"")
-        return held is not None
+        return rows is not None
 
 
 def _send(server_model: Any, rows: LocalRows, step: int | None) -> None:

@@ -1,26 +1,24 @@
-"""How a model is saved where several workers run the script: by the chief, atomically, for all of them."""
+"""Saving and loading where several workers run the script: the chief writes, atomically, for all of them."""
 
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
 from stratagem.errors import StrategyError
+from stratagem.keras.adopted_model import AdoptedModel
 from stratagem.keras.method_arguments import named_arguments
 from stratagem.keras.model_tables import ModelTables
-
-if TYPE_CHECKING:
-    from stratagem.keras.adopted_model import AdoptedModel
 
 WRITERS = ("save", "save_weights", "export")
 """The methods of a model that write files."""
 _SINGLE_FILES = (".keras", ".h5", ".hdf5")
 
 
-def save(adopted: "AdoptedModel", name: str, /, *args: Any, **kwargs: Any) -> Any:
+def save(adopted: AdoptedModel, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call one of these methods on the chief, and on other workers if they write elsewhere.
 
     Workers that do not train in step have different values: a worker that leaves the writing to the chief takes over the
@@ -46,7 +44,7 @@ def save(adopted: "AdoptedModel", name: str, /, *args: Any, **kwargs: Any) -> An
     return None
 
 
-def load_weights(adopted: "AdoptedModel", /, *args: Any, **kwargs: Any) -> Any:
+def load_weights(adopted: AdoptedModel, /, *args: Any, **kwargs: Any) -> Any:
     """Load weights, and the rows of tables that were saved with them.
 
     Raises:

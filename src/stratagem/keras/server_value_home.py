@@ -233,7 +233,7 @@ class ServerValueHome(ValueHome):
 
     @property
     def _may_differ(self) -> bool:
-        """Whether other workers may have other values."""
+        """True if other workers may have other values."""
         return (
             self._strategy.feed.takes_turns and self._strategy.workers.count > 1 and self._state is not None
         )

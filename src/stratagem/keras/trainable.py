@@ -254,10 +254,10 @@ def metric_names(model: Any, values: Arrays) -> list[str]:
 def unique_paths(variables: Sequence[Any]) -> list[str]:
     """Return the variables' paths; those that several variables share get a number."""
     counts = Counter(variable.path for variable in variables)
-    seen: Counter[str] = Counter()
+    numbers: Counter[str] = Counter()
     names = []
     for variable in variables:
-        seen[variable.path] += 1
+        numbers[variable.path] += 1
         is_shared = counts[variable.path] > 1
-        names.append(f"{variable.path}#{seen[variable.path]}" if is_shared else variable.path)
+        names.append(f"{variable.path}#{numbers[variable.path]}" if is_shared else variable.path)
     return names

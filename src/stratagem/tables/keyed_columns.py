@@ -241,7 +241,7 @@ class KeyedColumns:
 
     @property
     def row_bytes(self) -> int:
-        """How many bytes one row takes."""
+        """The number of bytes of one row."""
         return sum(column.entry_bytes for column in (self.ids, *self.columns))
 
     def find(self, ids: Array) -> Array:

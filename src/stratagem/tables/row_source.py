@@ -74,7 +74,7 @@ class TableView:
         self._is_alone = len(source.stacks[stack].tables) == 1
 
     def __len__(self) -> int:
-        """How many rows have been trained so far."""
+        """Return the number of rows that have been trained so far."""
         if self._is_alone:
             return self._source.count(self._stack)
         return sum(len(ids) for ids, _ in self.items())
