@@ -21,21 +21,13 @@ Applied: TypeAlias = Mapping[int, tuple[str, int]]
 
 
 class Decision(NamedTuple):
-    """The decision about a push.
+    """The decision about a push."""
 
-    Attributes:
-        kind: Applied in an update, dropped, or counted: kept for an update to come.
-        step: The global step that its update made; the present one, if it was not applied.
-        pushes: The pushes of the update, in the order in which they are averaged.
-        why: Why it was dropped.
-        snapshot: Whether every server is to copy its values right after this update.
-    """
-
-    kind: str
-    step: int
-    pushes: tuple[Push, ...] = ()
-    why: str = ""
-    snapshot: bool = False
+    kind: str  # applied in an update, dropped, or counted: kept for an update to come
+    step: int  # the global step that its update made; the present one, if it was not applied
+    pushes: tuple[Push, ...] = ()  # the pushes of the update, in the order in which they are averaged
+    why: str = ""  # why it was dropped
+    snapshot: bool = False  # whether every server is to copy its values right after this update
 
     @classmethod
     def from_fields(cls, kind: str, step: int, pushes: Any, why: str, snapshot: bool) -> "Decision":
@@ -45,22 +37,14 @@ class Decision(NamedTuple):
 
 @dataclass
 class Member:
-    """One worker.
+    """One worker."""
 
-    Attributes:
-        incarnation: The latest start of it; none if it has not come yet.
-        sequence: Its last push that was applied or dropped.
-        is_active: Whether it is pushing, rather than between two passes over its data.
-        is_meeting: Whether it waits for the other workers, and so cannot push.
-        has_gone: Why it takes part no more, if it has finished or was given up.
-        decisions: The newest decisions about its pushes, by their numbers.
-    """
-
-    incarnation: str | None = None
-    sequence: int = 0
-    is_active: bool = True
-    is_meeting: bool = False
-    has_gone: str = ""
+    incarnation: str | None = None  # the latest start of it; none if it has not come yet
+    sequence: int = 0  # its last push that was applied or dropped
+    is_active: bool = True  # whether it is pushing, rather than between two passes over its data
+    is_meeting: bool = False  # whether it waits for the other workers, and so cannot push
+    has_gone: str = ""  # why it takes part no more, if it has finished or was given up
+    # The newest decisions about its pushes, by their numbers.
     decisions: dict[int, Decision] = field(default_factory=dict)
 
 
@@ -68,29 +52,19 @@ class Authority:
     """The book that all servers follow.
 
     Args:
-        rule: The update rule.
-        workers: How many workers there are.
         servers: Which servers must have their part of a push before it counts.
-
-    Attributes:
-        step: The global step: how many updates have been decided.
-        decided: How many pushes have been decided about.
-        snapshot_wanted: Whether the next update is to be followed by a snapshot.
-        snapshots: The updates that are, with what was applied by then; for the caller to take.
-        staleness: For each number of steps between a push's parameters and its update, how many pushes were applied.
-        pushed: How many pushes of each worker were applied.
-        dropped: How many were dropped.
-        active: The workers that updates wait for.
     """
 
     def __init__(self, rule: UpdateRule, workers: int, servers: Iterable[int]) -> None:
-        self.step = 0
-        self.decided = 0
-        self.snapshot_wanted = False
+        self.step = 0  # the global step: how many updates have been decided
+        self.decided = 0  # how many pushes have been decided about
+        self.snapshot_wanted = False  # whether the next update is to be followed by a snapshot
+        # The updates that are, with what was applied by then; for the caller to take.
         self.snapshots: list[tuple[int, Applied]] = []
+        # For each number of steps between a push's parameters and its update, how many pushes were applied.
         self.staleness: Counter[int] = Counter()
-        self.pushed: Counter[int] = Counter()
-        self.dropped: Counter[int] = Counter()
+        self.pushed: Counter[int] = Counter()  # how many pushes of each worker were applied
+        self.dropped: Counter[int] = Counter()  # how many were dropped
         self._machine = rule.machine(workers)
         self._servers = frozenset(servers)
         self._members = {worker: Member() for worker in range(workers)}
@@ -98,7 +72,7 @@ class Authority:
         self._undecided: set[Push] = set()
         self._decisions_by_step: dict[int, Decision] = {}
         self._held_back: list[Push] | None = None
-        self.active = self._active()
+        self.active = self._active()  # the workers that updates wait for
 
     # Who takes part.
 
@@ -303,15 +277,11 @@ class SnapshotSchedule:
 
     Args:
         period: Seconds from one to the next; `None` if none are made.
-
-    Attributes:
-        newest: The step of the newest snapshot, or of the values that training began with.
-        history: How often history has gone on from elsewhere.
     """
 
     def __init__(self, period: float | None) -> None:
-        self.newest = 0
-        self.history = 0
+        self.newest = 0  # the step of the newest snapshot, or of the values that training began with
+        self.history = 0  # how often history has gone on from elsewhere
         self._period = period
         self._since: float | None = None
         self._is_under_way = False

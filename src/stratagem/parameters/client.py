@@ -43,11 +43,7 @@ T = TypeVar("T")
 
 
 class FreeMemory:
-    """A worker's own memory for the parameters of one server.
-
-    Args:
-        config: The server's part of the model.
-    """
+    """A worker's own memory for the parameters of one server."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._buffers = [
@@ -60,13 +56,7 @@ class FreeMemory:
 
 
 def receive(call: PendingCall, seconds: float, memory: FreeMemory | None = None, others: int = 0) -> Response:
-    """Wait for a server's answer.
-
-    Args:
-        call: The call that the server is to answer.
-        seconds: How long to wait.
-        memory: For the parameters in the answer, unless they can stay in shared memory; `None` if there are none.
-        others: How many arrays may follow the parameters.
+    """Wait for a server's answer; parameters in it come to lie in `memory`, unless they can stay in shared memory.
 
     Raises:
         RolledBack: The servers have gone back to an earlier step, or are about to.
@@ -87,18 +77,8 @@ class ServerClient:
     """One worker's client of the servers of one model; `connect` comes before anything else.
 
     Args:
-        server: This worker's own server, by which it is known and calls others.
-        worker: This worker's number.
         is_chief: Whether it brings the initial values.
-        plan: The model.
         initial: Makes the initial values for each server.
-
-    Attributes:
-        step: The newest global step that this worker knows of.
-        epoch: The stretch of history that the servers are in, as far as this worker knows.
-        patience: Seconds for which a lost task may come back.
-        lost_updates: How many updates, of all workers, were lost with servers while this one trained.
-        servers: The numbers of the servers.
     """
 
     def __init__(
@@ -106,9 +86,10 @@ class ServerClient:
     ) -> None:
         self.server = server
         self.worker = worker
-        self.step = 0
-        self.epoch = ""
-        self.patience = plan.options.rejoin_timeout
+        self.step = 0  # the newest global step that this worker knows of
+        self.epoch = ""  # the stretch of history that the servers are in, as far as this worker knows
+        self.patience = plan.options.rejoin_timeout  # seconds for which a lost task may come back
+        # How many updates, of all workers, were lost with servers while this one trained.
         self.lost_updates = 0
         self.servers = range(len(plan.configs))
         self._is_chief = is_chief
@@ -261,16 +242,7 @@ class ServerClient:
         seconds: float = protocol.CALL_SECONDS,
         memory: FreeMemory | None = None,
     ) -> Response:
-        """Call a server about the model and wait for its answer; fails at once if the server is not there.
-
-        Args:
-            server: The server's number.
-            call: The call's name.
-            fields: Plain values to send, beside the model's name and the epoch.
-            tensors: Arrays to send.
-            seconds: How long to wait for the answer.
-            memory: For the parameters in the answer, if there are any.
-        """
+        """Call a server about the model and wait for its answer; fails at once if the server is not there."""
         fields = {"model": self._model, "epoch": self.epoch, **fields}
         under_way = self._peer(server).begin(call, fields, tensors, timeout=seconds, wait=False)
         return receive(under_way, seconds, memory)
@@ -291,12 +263,7 @@ class ServerClient:
     # Rows of tables.
 
     def pull_rows(self, wanted: Pieces, trains: bool = False) -> Pieces:
-        """Pull rows of tables from every server.
-
-        Args:
-            wanted: For each server, for each stack of tables the ids.
-            trains: Whether this worker is going to send gradients of them.
-        """
+        """Pull rows of tables from every server: the ids wanted of it, for each stack. `trains`: gradients will follow."""
         fields = {"reader": self.worker if trains else None}
 
         def from_server(server: int) -> list[Array]:

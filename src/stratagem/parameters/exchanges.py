@@ -14,19 +14,13 @@ END = 2**31 - 1
 
 @dataclass
 class Gather:
-    """One array of every worker.
+    """One array of every worker."""
 
-    Attributes:
-        what: What the workers call it; all must mean the same.
-        parts: The array of each worker.
-        keys: How each worker names its array, so that one sent twice is known.
-        is_complete: Whether all have brought theirs.
-    """
-
-    what: str
-    parts: dict[int, Any] = field(default_factory=dict)
+    what: str  # what the workers call it; all must mean the same
+    parts: dict[int, Any] = field(default_factory=dict)  # the array of each worker
+    # How each worker names its array, so that one sent twice is known.
     keys: dict[int, str] = field(default_factory=dict)
-    is_complete: bool = False
+    is_complete: bool = False  # whether all have brought theirs
 
 
 class Gathers:

@@ -37,18 +37,8 @@ class Leader(Lead):
     """Leads the servers of one model.
 
     Args:
-        config: Server 0's part of it.
-        programs: Programs that workers have shipped.
-        device: Where the part lives.
-        peers: The other servers.
         start: Which start of this server it is.
         news: Called when there may be something to do for the thread that looks after the model; returns at once.
-
-    Attributes:
-        part: Server 0's own part.
-        core: The state machine that decides; it is changed under a lock.
-        is_alone: Whether no other server has part in updates. Then nobody is woken when a push is decided: the thread that
-            makes the update does so afterwards, with `wake`.
     """
 
     def __init__(
@@ -60,9 +50,11 @@ class Leader(Lead):
         start: str,
         news: Callable[[], None],
     ) -> None:
-        self.part = ModelPart(config, programs, device, self)
-        self.core = ModelCore(config, start)
+        self.part = ModelPart(config, programs, device, self)  # server 0's own part
+        self.core = ModelCore(config, start)  # the state machine that decides; it is changed under a lock
         self.news = news
+        # Whether no other server has part in updates. Then nobody is woken when a push is decided: the thread that
+        # makes the update does so afterwards, with `wake`.
         self.is_alone = len(config.participants) == 1
         self._config = config
         self._peers = peers
@@ -302,12 +294,7 @@ class Leader(Lead):
 
 
 class Follower(Lead):
-    """Server 0 as another server sees it.
-
-    Args:
-        config: This server's part of the model.
-        peers: The tasks of the cluster.
-    """
+    """Server 0 as another server sees it."""
 
     def __init__(self, config: StoreConfig, peers: Peers) -> None:
         self._config = config

@@ -92,17 +92,11 @@ class RemoveSnapshots:
 
 @dataclass(frozen=True)
 class WriteSnapshot:
-    """Commit a snapshot once every server has written its values of the step, if `may_commit` says so.
-
-    Attributes:
-        step: The step.
-        applied: The last push of every worker that the values contain.
-        history: Which history the values are of.
-    """
+    """Commit a snapshot once every server has written its values of the step, if `may_commit` says so."""
 
     step: int
-    applied: Applied
-    history: int
+    applied: Applied  # the last push of every worker that the values contain
+    history: int  # which history the values are of
 
 
 Instruction: TypeAlias = AskStarts | RestoreNewest | CallServers | RemoveSnapshots | WriteSnapshot
@@ -119,75 +113,48 @@ class Restored(NamedTuple):
 
 
 class Joining(NamedTuple):
-    """A worker that wants to take part, and has described the model to every server.
-
-    Attributes:
-        worker: Its number.
-        incarnation: Which start of it.
-        is_chief: Whether it may bring initial values.
-        starts: The start of each server to which it has described the model.
-        had_values: Whether a server other than this one has values, or this worker has seen some.
-        epoch: The stretch of history that it has trained in; empty if in none.
-        reached: The step that it had come to in it.
-    """
+    """A worker that wants to take part, and has described the model to every server."""
 
     worker: int
-    incarnation: str
-    is_chief: bool
-    starts: list[str]
-    had_values: bool = False
-    epoch: str = ""
-    reached: int = 0
+    incarnation: str  # which start of it
+    is_chief: bool  # whether it may bring initial values
+    starts: list[str]  # the start of each server to which it has described the model
+    had_values: bool = False  # whether a server other than this one has values, or this worker has seen some
+    epoch: str = ""  # the stretch of history that it has trained in; empty if in none
+    reached: int = 0  # the step that it had come to in it
 
 
 @dataclass
 class Loss:
-    """The cost of going back to a snapshot.
+    """The cost of going back to a snapshot."""
 
-    Attributes:
-        reached: The furthest step that anybody knows of.
-        step: The step of the snapshot.
-        before: The epoch that was lost; `None` if nobody here knows it.
-        epoch: The epoch that went on from the snapshot.
-    """
-
-    reached: int
-    step: int
-    before: str | None
-    epoch: str | None
+    reached: int  # the furthest step that anybody knows of
+    step: int  # the step of the snapshot
+    before: str | None  # the epoch that was lost; `None` if nobody here knows it
+    epoch: str | None  # the epoch that went on from the snapshot
 
 
 class ModelCore:
     """The state machine of one model.
 
     Args:
-        config: The model, as server 0 knows it.
         start: Which start of server 0 this is; makes the names of epochs unique.
-
-    Attributes:
-        state: Where the model is in its life; see the module.
-        is_open: Whether the state is OPEN or HOLDING.
-        epoch: Names the stretch of history since the last opening; `None` before the first.
-        authority: Decides who takes part, and which pushes make which update.
-        schedule: Decides when snapshots are due, and which may be committed.
-        gathers: Arrays that workers show each other.
-        notes: The chief's notes to the other workers, by their keys.
-        agreements: Decides which values all workers evaluate.
-        last_loss: The cost of the last going back to a snapshot.
-        log_lines: Level and text of lines that are to be logged.
     """
 
     def __init__(self, config: StoreConfig, start: str) -> None:
-        self.state = State.EMPTY
-        self.is_open = False
+        self.state = State.EMPTY  # where the model is in its life; see the module
+        self.is_open = False  # whether the state is OPEN or HOLDING
+        # Names the stretch of history since the last opening; `None` before the first.
         self.epoch: str | None = None
+        # Decides who takes part, and which pushes make which update.
         self.authority = Authority(config.rule, len(config.workers), config.participants)
+        # Decides when snapshots are due, and which may be committed.
         self.schedule = SnapshotSchedule(None if config.snapshot_dir is None else config.snapshot_secs)
-        self.gathers = Gathers()
-        self.notes: dict[str, bytes] = {}
-        self.agreements = Agreements()
-        self.last_loss: Loss | None = None
-        self.log_lines: list[tuple[int, str]] = []
+        self.gathers = Gathers()  # arrays that workers show each other
+        self.notes: dict[str, bytes] = {}  # the chief's notes to the other workers, by their keys
+        self.agreements = Agreements()  # decides which values all workers evaluate
+        self.last_loss: Loss | None = None  # the cost of the last going back to a snapshot
+        self.log_lines: list[tuple[int, str]] = []  # level and text of lines that are to be logged
         self._config = config
         self._name = config.name
         self._start = start
@@ -522,11 +489,7 @@ class ModelCore:
         return [WriteSnapshot(step, applied, self.schedule.history) for step, applied in decided]
 
     def tick(self, now: float, silent: Iterable[int] = ()) -> list[int]:
-        """Take note of the time.
-
-        Args:
-            now: The time.
-            silent: Workers that came, and have given no sign of life for as long as may be.
+        """Take note of the time, and give up workers that came and have been silent for too long; return these.
 
         Returns:
             The workers that are given up.

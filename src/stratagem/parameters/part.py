@@ -40,16 +40,12 @@ class SnapshotWriter:
     """Writes the shards of one server, one after the other, in a thread of its own, while training goes on.
 
     Args:
-        config: The model's part.
         root: The directory of all snapshots, or of all checkpoints.
-
-    Attributes:
-        snapshots: The snapshots in that directory.
     """
 
     def __init__(self, config: StoreConfig, root: str) -> None:
         self._config = config
-        self.snapshots = Snapshots(root)
+        self.snapshots = Snapshots(root)  # the snapshots in that directory
         self._futures: dict[int, Future[ShardRecord]] = {}
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[
@@ -121,17 +117,7 @@ class SnapshotWriter:
 
 
 class ModelPart:
-    """A model's part on this server, from the moment that a worker has described it.
-
-    Args:
-        config: The part.
-        programs: Programs that workers have shipped.
-        device: The device of the values.
-        lead: Decides for all servers.
-
-    Attributes:
-        store: Its values; `None` until the programs are here.
-    """
+    """A model's part on this server, from the moment that a worker has described it."""
 
     def __init__(self, config: StoreConfig, programs: ProgramCache, device: jax.Device, lead: Lead) -> None:
         if config.nbytes > physical_memory():
@@ -140,7 +126,7 @@ class ModelPart:
                 f"{config.servers[config.server]}: spread it over more servers"
             )
         self.config = config
-        self.store: Store | None = None
+        self.store: Store | None = None  # its values; `None` until the programs are here
         self._lead = lead
         self._snapshot_root = f"{config.snapshot_dir}/{config.name}"
         self._writers: dict[str, SnapshotWriter] = {}

@@ -26,28 +26,17 @@ Pieces = list[list[Array]]
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(JobConfig):
-    """The settings that all models of a job share, and how their models are laid out.
+    """The settings that all models of a job share, and how their models are laid out."""
 
-    Attributes:
-        platforms: For each server, the platform that its programs are for.
-        partitioner: Which server holds which variables.
-    """
-
-    platforms: tuple[str, ...]
-    partitioner: Partitioner | None
+    platforms: tuple[str, ...]  # for each server, the platform that its programs are for
+    partitioner: Partitioner | None  # which server holds which variables
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One array on one server.
+    """One array on one server."""
 
-    Attributes:
-        tensor: Which leaf or slot it is, or is of: leaves are counted first, then slots.
-        portion: Which rows.
-        array: Its name and form.
-    """
-
-    tensor: int
+    tensor: int  # which leaf or slot it is, or is of: leaves are counted first, then slots
     portion: Piece | KeptSlot
     array: ArrayConfig
 
@@ -56,15 +45,7 @@ class ModelPlan:
     """One model over the servers.
 
     Args:
-        name: Names the model within its job.
         state: An untrained state, with its initial values.
-        names: The parameters' names.
-        options: The settings that all models of the job share.
-
-    Attributes:
-        parts: For each server, its arrays and how it updates them.
-        configs: For each server, the description of its part.
-        programs: The programs that servers run, by hash.
     """
 
     def __init__(self, name: str, state: TrainState, names: Sequence[str], options: JobOptions) -> None:
@@ -93,12 +74,13 @@ class ModelPlan:
         pieces = partition(
             tensors[:count], options.partitioner, len(options.servers), self.plan.whole_because
         )
+        # For each server, its arrays and how it updates them.
         self.parts: list[Part] = [self.plan.part(own) for own in pieces]
         self._entries = _entries(self.parts, tensors, count)
         homes = _homes(self._entries, len(tensors))
         self._leaf_homes, self._slot_homes = homes[:count], homes[count:]
-        self.programs: dict[str, Program] = {}
-        self.configs = self._configs(name, tensors)
+        self.programs: dict[str, Program] = {}  # the programs that servers run, by hash
+        self.configs = self._configs(name, tensors)  # for each server, the description of its part
 
     # From a state to servers, and back.
 

@@ -79,86 +79,54 @@ _RULES: dict[str, Any] = {rule.__name__: rule for rule in (Async, Sync, BoundedS
 
 @dataclass(frozen=True)
 class ArrayConfig:
-    """One array that a server holds.
+    """One array that a server holds."""
 
-    Attributes:
-        name: Its name, in words that a user knows.
-        spec: Its shape and dtype.
-    """
-
-    name: str
+    name: str  # its name, in words that a user knows
     spec: TensorSpec
 
 
 @dataclass(frozen=True)
 class StackConfig:
-    """Tables that a server keeps together; it has the rows of some of their ids.
-
-    Attributes:
-        names: The tables.
-        spec: The arrays of each row.
-        scalars: Shape, type and first bytes of each part of the optimizer's state that all rows share.
-        first: Hashes of the programs that make first values, for each number of rows that there are programs for.
-        update: Hashes of the programs that make updates.
-    """
+    """Tables that a server keeps together; it has the rows of some of their ids."""
 
     names: tuple[str, ...]
-    spec: RowSpec
+    spec: RowSpec  # the arrays of each row
+    # Shape, type and first bytes of each part of the optimizer's state that all rows share.
     scalars: tuple[tuple[tuple[int, ...], str, bytes], ...]
+    # Hashes of the programs that make first values, for each number of rows that there are programs for.
     first: tuple[str, ...]
-    update: tuple[str, ...]
+    update: tuple[str, ...]  # hashes of the programs that make updates
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    """The settings that all models of a job share.
-
-    Attributes:
-        servers: The tasks of the parameter servers.
-        workers: The tasks of the workers.
-        rule: How pushes become updates.
-        snapshot_dir: The directory of snapshots; there are none without it.
-        snapshot_secs: Seconds from snapshot to snapshot.
-        rejoin_timeout: Seconds for which a worker, or a server, that is silent may come back.
-    """
+    """The settings that all models of a job share."""
 
     servers: tuple[str, ...]
     workers: tuple[str, ...]
-    rule: UpdateRule
-    snapshot_dir: str | None
-    snapshot_secs: float
-    rejoin_timeout: float
+    rule: UpdateRule  # how pushes become updates
+    snapshot_dir: str | None  # the directory of snapshots; there are none without it
+    snapshot_secs: float  # seconds from snapshot to snapshot
+    rejoin_timeout: float  # seconds for which a worker, or a server, that is silent may come back
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreConfig(JobConfig):
-    """The part of one model on one server. Every worker computes the same, and any of them may send it.
+    """The part of one model on one server. Every worker computes the same, and any of them may send it."""
 
-    Attributes:
-        name: Of the model, among those of a job.
-        server: Which server this part is for.
-        participants: The servers that have to have their part of a push: those that hold something, and server 0.
-        leaves: The arrays that have gradients, in order.
-        slots: The arrays that the update keeps beside them.
-        commons: The values that the gradients of all servers share, which the update takes.
-        update: Hash of the program: leaves, slots, gradients, commons, step → leaves, slots.
-        partials: Hash of the program: gradients → this server's share in the commons; empty if it has none.
-        combine: Hash of the program: all servers' partials, in their order → commons; for server 0 alone.
-        tensors: For server 0: where each tensor is in a snapshot, as the manifest has it.
-        tables: Tables of which it has some rows.
-    """
-
-    name: str
-    server: int
+    name: str  # of the model, among those of a job
+    server: int  # which server this part is for
+    # The servers that have to have their part of a push: those that hold something, and server 0.
     participants: tuple[int, ...]
-    leaves: tuple[ArrayConfig, ...]
-    slots: tuple[ArrayConfig, ...]
+    leaves: tuple[ArrayConfig, ...]  # the arrays that have gradients, in order
+    slots: tuple[ArrayConfig, ...]  # the arrays that the update keeps beside them
+    # The values that the gradients of all servers share, which the update takes.
     commons: tuple[TensorSpec, ...]
-    update: str
-    partials: str
-    combine: str
-    tensors: Any = None
-    tables: tuple[StackConfig, ...] = ()
+    update: str  # hash of the program: leaves, slots, gradients, commons, step → leaves, slots
+    partials: str  # hash of the program: gradients → this server's share in the commons; empty if it has none
+    combine: str  # hash of the program: all servers' partials, in their order → commons; for server 0 alone
+    tensors: Any = None  # for server 0: where each tensor is in a snapshot, as the manifest has it
+    tables: tuple[StackConfig, ...] = ()  # tables of which it has some rows
 
     @property
     def arrays(self) -> tuple[ArrayConfig, ...]:
@@ -183,11 +151,7 @@ class StoreConfig(JobConfig):
 
     @classmethod
     def from_fields(cls, values: Fields, imports: AllowedImports) -> "StoreConfig":
-        """Return the configuration that a worker has sent.
-
-        Args:
-            values: The fields.
-            imports: The modules from which an update rule of the user's may come.
+        """Return the configuration that a worker has sent; a rule of the user's has to come from one of `imports`.
 
         Raises:
             ProtocolError: The fields make no configuration.

@@ -31,48 +31,34 @@ VOID = "void"
 
 @dataclass(slots=True)
 class Contribution:
-    """A worker's contribution to an update.
+    """A worker's contribution to an update."""
 
-    Attributes:
-        rows: The number of examples; with none there are no gradients.
-        gradients: For each server, those of its pieces.
-        commons: The values that the gradients of all servers share.
-        metrics: To be averaged over the pushes of one update.
-        base: The step of the parameters that the gradients were computed on; the newest known by default.
-        tables: For each server, ids and gradients of rows, for each stack of tables in turn.
-        wanted: For each server, for each stack the ids of rows to be sent with the parameters.
-    """
-
-    rows: int
-    gradients: Pieces
-    commons: Sequence[Array] = ()
+    rows: int  # the number of examples; with none there are no gradients
+    gradients: Pieces  # for each server, those of its pieces
+    commons: Sequence[Array] = ()  # the values that the gradients of all servers share
+    # To be averaged over the pushes of one update.
     metrics: Mapping[str, Reading] = field(default_factory=dict)
+    # The step of the parameters that the gradients were computed on; the newest known by default.
     base: int | None = None
+    # For each server, ids and gradients of rows, for each stack of tables in turn.
     tables: Pieces | None = None
+    # For each server, for each stack the ids of rows to be sent with the parameters.
     wanted: Pieces | None = None
 
 
 @dataclass
 class Outcome:
-    """The outcome of a push.
+    """The outcome of a push."""
 
-    Attributes:
-        kind: Applied, dropped, counted for an update to come, or void.
-        step: The global step of the parameters that came back.
-        leaves: The newest parameters of each server; none if the push was only counted.
-        metrics: The means over all pushes of the update, if it was of several.
-        staleness: How many updates came between the parameters that it was computed on and its own; `None` if it
-            was not applied.
-        update: The global step that the push made; that of the parameters if it made none.
-        rows: The rows that were wanted, from each server for each stack of tables; `None` if they did not come.
-    """
-
-    kind: str
-    step: int
-    leaves: Pieces | None = None
+    kind: str  # applied, dropped, counted for an update to come, or void
+    step: int  # the global step of the parameters that came back
+    leaves: Pieces | None = None  # the newest parameters of each server; none if the push was only counted
+    # The means over all pushes of the update, if it was of several.
     metrics: dict[str, Reading] = field(default_factory=dict)
+    # How many updates came between the parameters that it was computed on and its own; `None` if it was not applied.
     staleness: int | None = None
-    update: int = 0
+    update: int = 0  # the global step that the push made; that of the parameters if it made none
+    # The rows that were wanted, from each server for each stack of tables; `None` if they did not come.
     rows: Pieces | None = None
 
     def __post_init__(self) -> None:
@@ -84,13 +70,9 @@ class PushUnderWay:
 
     Args:
         fields: What identifies it to every server: the model, the epoch, and the push itself.
-        contribution: The worker's contribution.
         peer: Finds a server by its number.
         memory: For the parameters that each server sends.
         log_waiting: Called with whom server 0 waits for, and for how long.
-
-    Attributes:
-        epoch: The stretch of the servers' history that it belongs to.
     """
 
     def __init__(
@@ -101,7 +83,7 @@ class PushUnderWay:
         memory: Sequence[FreeMemory],
         log_waiting: Callable[[str, float], None],
     ) -> None:
-        self.epoch: str = fields["epoch"]
+        self.epoch: str = fields["epoch"]  # the stretch of the servers' history that it belongs to
         self._fields = fields
         self._contribution = contribution
         self._peer = peer
@@ -164,17 +146,13 @@ class PushUnderWay:
 
 
 class TrainingClient(ServerClient):
-    """A client that trains: it pushes gradients and pulls parameters.
-
-    Attributes:
-        dropped: How many pushes of this worker were dropped.
-    """
+    """A client that trains: it pushes gradients and pulls parameters."""
 
     def __init__(
         self, server: Server, worker: int, is_chief: bool, plan: ModelPlan, initial: Callable[[], Pieces]
     ) -> None:
         super().__init__(server, worker, is_chief, plan, initial)
-        self.dropped = 0
+        self.dropped = 0  # how many pushes of this worker were dropped
         self._memory = [FreeMemory(config) for config in plan.configs]
         self._pusher = ThreadPoolExecutor(1, thread_name_prefix="stratagem-push")
         self._is_paused = False
@@ -211,12 +189,7 @@ class TrainingClient(ServerClient):
         return self.call(server, protocol.PULL, fields, memory=self._memory[server])
 
     def push(self, contribution: Contribution, push: PushUnderWay | None = None) -> Outcome:
-        """Push gradients, however often it takes, and return the newest parameters once the servers have used them.
-
-        Args:
-            contribution: The gradients.
-            push: The same, if `begin` has sent it.
-        """
+        """Push gradients, however often it takes; `begin` may have sent them. Return the newest parameters once they are used."""
         with self._turn:
             push = push or self._new_push(contribution)
             while push is not None:

@@ -33,23 +33,14 @@ _METRICS = 16
 
 @dataclass(slots=True, eq=False)
 class _PendingPush:
-    """A push, or the question what became of one.
+    """A push, or the question what became of one."""
 
-    Attributes:
-        request: The call that brought it.
-        store: The values from which those came that it was computed on.
-        push: The push.
-        end: Until when its caller may be kept waiting.
-        is_far: Whether its caller is answered over a network.
-        is_here: Whether it is staged.
-    """
-
-    request: Request
-    store: Store
+    request: Request  # the call that brought it
+    store: Store  # the values from which those came that it was computed on
     push: Push
-    end: float
-    is_far: bool
-    is_here: bool = True
+    end: float  # until when its caller may be kept waiting
+    is_far: bool  # whether its caller is answered over a network
+    is_here: bool = True  # whether it is staged
 
     def answer(self, decision: Decision, fields: Fields, leaves: Sequence[Array]) -> Reply:
         """Return its worker's answer: what came of it, the parameters, and the rows that are wanted with them."""
@@ -67,7 +58,6 @@ class Pushes:
     """The pushes of one model on one server.
 
     Args:
-        config: The server's part of the model.
         lead: Decides for all servers.
         leader: The same, on server 0; `None` on the others.
     """
@@ -87,11 +77,6 @@ class Pushes:
 
     def take(self, request: Request, store: Store, push: Push) -> Reply:
         """Take a push, see to it that its update is made, and answer with the newest parameters.
-
-        Args:
-            request: The call that brings it, or asks again what became of it.
-            store: The values from which those came that it was computed on.
-            push: The push.
 
         Returns:
             The answer; or `LATER`, if the thread that makes the update is to answer.
@@ -215,11 +200,7 @@ class Pushes:
 
 
 class Metrics:
-    """The metrics of the newest pushes.
-
-    Args:
-        workers: How many workers push.
-    """
+    """The metrics of the newest pushes."""
 
     def __init__(self, workers: int) -> None:
         self._most = _METRICS * workers

@@ -19,11 +19,7 @@ _log = logging.getLogger("stratagem")
 
 
 class Rendezvous:
-    """One worker's part in everything that all workers of a model do together.
-
-    Args:
-        client: The worker's client of the servers.
-    """
+    """One worker's part in everything that all workers of a model do together."""
 
     def __init__(self, client: TrainingClient) -> None:
         self._client = client

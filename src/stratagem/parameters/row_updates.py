@@ -27,19 +27,14 @@ _TRIED = 8
 
 @dataclass(frozen=True, eq=False)
 class RowUpdate:
-    """The computations on the rows of a table.
-
-    Attributes:
-        slots: Shape and type of each slot of one row.
-        scalars: The first values of the state that all rows share.
-        is_lazy: Whether an update with a gradient of zeros would change a row: rows that no batch touches are not updated,
-            so training differs from that of a dense variable.
-    """
+    """The computations on the rows of a table."""
 
     table: Table
     optimizer: Any
-    slots: tuple[tuple[tuple[int, ...], str], ...]
-    scalars: tuple[Any, ...]
+    slots: tuple[tuple[tuple[int, ...], str], ...]  # shape and type of each slot of one row
+    scalars: tuple[Any, ...]  # the first values of the state that all rows share
+    # Whether an update with a gradient of zeros would change a row: rows that no batch touches are not updated, so
+    # training differs from that of a dense variable.
     is_lazy: bool
     _tree: Any
     _has_rows: tuple[bool, ...]
@@ -73,11 +68,7 @@ class RowUpdate:
 
 
 def row_update(table: Table, default: Any) -> RowUpdate:
-    """Return the update of a table.
-
-    Args:
-        table: The table.
-        default: The optimizer of a table that has none of its own.
+    """Return the update of a table; `default` is the optimizer of one that has none of its own.
 
     Raises:
         StrategyError: The optimizer is not an optax one, or mixes rows.
@@ -130,13 +121,9 @@ def row_update(table: Table, default: Any) -> RowUpdate:
 
 
 class PlannedRows(RowSource):
-    """The rows of tables, and how they are trained.
+    """The rows of tables, and how they are trained."""
 
-    Attributes:
-        updates: The update of each stack.
-    """
-
-    updates: list[RowUpdate]
+    updates: list[RowUpdate]  # the update of each stack
 
     @property
     def form(self) -> dict[str, StoredArray]:

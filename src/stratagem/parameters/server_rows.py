@@ -18,19 +18,14 @@ class ServerRows(PlannedRows):
     """The rows of a model's tables, on the servers.
 
     Args:
-        tables: The tables.
         optimizer: The optimizer of tables that have none of their own.
-
-    Attributes:
-        updates: The update of each stack.
-        client: Calls the servers, once the model is there.
-        settle: Waits for a push that is under way, during which nothing else is asked of the servers.
     """
 
     def __init__(self, tables: Sequence[Table], optimizer: Any) -> None:
         self.stacks = stack_tables(check_tables(tables))
         self.updates = row_updates(self.stacks, optimizer)
-        self.client: ServerClient | None = None
+        self.client: ServerClient | None = None  # calls the servers, once the model is there
+        # Waits for a push that is under way, during which nothing else is asked of the servers.
         self.settle: Callable[[], object] = lambda: None
 
     @property

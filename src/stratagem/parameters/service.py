@@ -34,19 +34,12 @@ _TICK_SECONDS = 0.5
 
 @dataclass
 class _Model:
-    """A model on this server.
+    """A model on this server."""
 
-    Attributes:
-        part: What the server holds of it.
-        pushes: The pushes that come here.
-        leader: What this server does for all, if it is server 0.
-        is_confirmed: Whether the chief has described the model.
-    """
-
-    part: ModelPart
+    part: ModelPart  # what the server holds of it
     pushes: Pushes
-    leader: Leader | None
-    is_confirmed: bool
+    leader: Leader | None  # what this server does for all, if it is server 0
+    is_confirmed: bool  # whether the chief has described the model
 
     def close(self) -> None:
         """End its threads."""
@@ -56,11 +49,7 @@ class _Model:
 
 
 class ParameterService:
-    """Holds one server's parts of models for workers, and updates them as pushes come.
-
-    Args:
-        server: The task's server, which answers the calls.
-    """
+    """Holds one server's parts of models for workers, and updates them as pushes come."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -55,34 +55,22 @@ class Lead(ABC):
 
 @dataclass
 class Staged:
-    """A push that waits for its decision.
-
-    Attributes:
-        gradients: Views of its worker's memory as long as the worker waits for the answer, copies afterwards.
-        commons: The values that all gradients share, as its worker computed them.
-        tables: Ids and gradients of rows, for each stack of tables in turn.
-    """
+    """A push that waits for its decision."""
 
     worker: int
     rows: int
+    # Views of its worker's memory as long as the worker waits for the answer, copies afterwards.
     gradients: Sequence[Array]
-    commons: Sequence[Array]
-    tables: Sequence[Array] = ()
+    commons: Sequence[Array]  # the values that all gradients share, as its worker computed them
+    tables: Sequence[Array] = ()  # ids and gradients of rows, for each stack of tables in turn
 
 
 class Store:
     """The values of one model on one server.
 
     Args:
-        config: The server's part of the model.
         programs: Those that the configuration names, by hash.
-        device: The device of the values.
-        lead: Decides for all servers.
         snapshot: Takes copies of all values right after a step, if there are to be snapshots.
-
-    Attributes:
-        tables: The rows of tables.
-        epoch: Names the stretch of history since the last roll-back; `None` until there are values.
     """
 
     def __init__(
@@ -97,9 +85,10 @@ class Store:
             programs.get, (config.update, config.partials, config.combine)
         )
         self.config = config
-        self.tables = TablePart(config.tables, programs)
+        self.tables = TablePart(config.tables, programs)  # the rows of tables
         self._lead = lead
         self._snapshot = snapshot
+        # Names the stretch of history since the last roll-back; `None` until there are values.
         self.epoch: str | None = None
         self._device = device
         self._update = (
@@ -135,13 +124,7 @@ class Store:
             self._forget_pushes()
 
     def prepare(self, token: str, values: Mapping[int, Array], rows: NewRows) -> None:
-        """Keep new values until `take` of the same token; others that are still waiting are forgotten.
-
-        Args:
-            token: The token.
-            values: The values, by their places in `StoreConfig.arrays`.
-            rows: New rows of tables.
-        """
+        """Keep new values, by their places in `StoreConfig.arrays`, until `take` of the same token; forget earlier ones."""
         arrays = self.config.arrays
         _check(list(values.values()), [arrays[index] for index in values], "values")
         take_rows = self.tables.prepare_rows(rows, self.config.server, len(self.config.servers))
@@ -236,13 +219,7 @@ class Store:
     # Pushes.
 
     def stage(self, push: Push, tensors: Sequence[Array], tables: Sequence[Array] = ()) -> None:
-        """Keep a push until it is settled. One of no rows brings no gradients.
-
-        Args:
-            push: The push.
-            tensors: Gradients, then commons.
-            tables: Ids and gradients of rows, for each stack of tables in turn.
-        """
+        """Keep a push (gradients, then commons; ids and gradients of rows for each stack) until it is settled. One of no rows has none."""
         count = len(self._wanted)
         if push.rows or tensors:
             gradients = tensors[:count]

@@ -29,12 +29,7 @@ from stratagem.tables.table_files import PREFIX, NewRows, copy_rows, restore_row
 
 
 class TablePart:
-    """The rows that a server has.
-
-    Args:
-        stacks: The tables, as they are kept together.
-        programs: Their programs, by hash.
-    """
+    """The rows that a server has."""
 
     def __init__(self, stacks: Sequence[StackConfig], programs: Mapping[str, CompiledProgram]) -> None:
         self._stacks = stacks
@@ -212,7 +207,6 @@ class TableBase:
     """The base of one server's snapshots.
 
     Args:
-        tables: The rows.
         directory: Where the files of the present base, and of the one before, are.
         name: What the names of the files begin with.
     """

@@ -27,19 +27,14 @@ Release: TypeAlias = Callable[[], None]
 
 @dataclass(slots=True, eq=False)
 class _Version:
-    """Values that are not changed any more.
+    """Values that are not changed any more."""
 
-    Attributes:
-        step: Their global step.
-        values: All of them.
-        leaves: The parameters among them, as the host sees them.
-        reads: For each reader over a network, how many of the values it keeps.
-    """
-
-    step: int
-    values: list[jax.Array]
-    leaves: Sequence[Array]
-    reads: list[int] = field(default_factory=list)
+    step: int  # their global step
+    values: list[jax.Array]  # all of them
+    leaves: Sequence[Array]  # the parameters among them, as the host sees them
+    reads: list[int] = field(
+        default_factory=list
+    )  # for each reader over a network, how many of the values it keeps
 
     def release(self, count: int) -> None:
         """Let go of the first values, which a reader over a network has read; they live as long as it may call this."""
@@ -52,13 +47,10 @@ class Versions:
     Args:
         leaves: How many of the values, the first ones, are parameters, which workers read.
         are_shared: Whether several workers read each version: then those on this host read one copy.
-
-    Attributes:
-        step: The global step of the newest version.
     """
 
     def __init__(self, leaves: int, are_shared: bool) -> None:
-        self.step = 0
+        self.step = 0  # the global step of the newest version
         self._leaves = leaves
         self._views = HostViews()
         self._buffers = BroadcastBuffers() if are_shared else None
@@ -144,8 +136,6 @@ class AveragedUpdate:
 
     Args:
         update: The update as it was shipped: values, gradients and what follows them in, values out.
-        values: How many values it updates.
-        gradients: How many gradients it takes.
     """
 
     def __init__(self, update: CompiledProgram, values: int, gradients: int) -> None:
@@ -161,13 +151,7 @@ class AveragedUpdate:
         gradients: Sequence[Sequence[Any]],
         others: Sequence[Any],
     ) -> list[jax.Array]:
-        """Return the new values, when they are there and nothing is read any more.
-
-        Args:
-            values: The old ones, which are gone afterwards.
-            rows: The number of examples of each push.
-            gradients: The gradients of each push.
-            others: What follows the gradients.
+        """Return the new values, when they are there and nothing is read any more; the old ones are gone then.
 
         Raises:
             RemoteCallError: It failed while it ran.

@@ -32,17 +32,11 @@ from stratagem.parameters.split.update_plan import Partial, Plan
 
 @dataclass(frozen=True)
 class Coupling:
-    """The values at which an update is cut.
+    """The values at which an update is cut."""
 
-    Attributes:
-        commons: The values that leaves share, in the order in which they are computed.
-        partials: For each leaf, its values from which the commons are computed.
-        operations: The operations in which gradients of several leaves meet for the first time.
-    """
-
-    commons: list[Var]
-    partials: list[list[Var]]
-    operations: list[JaxprEqn]
+    commons: list[Var]  # the values that leaves share, in the order in which they are computed
+    partials: list[list[Var]]  # for each leaf, its values from which the commons are computed
+    operations: list[JaxprEqn]  # the operations in which gradients of several leaves meet for the first time
 
 
 def couplings(flat: FlatUpdate) -> Coupling:
@@ -157,12 +151,7 @@ def _gradient_of_same_size(flat: FlatUpdate, output: Atom) -> int:
 
 
 def owners_of_slots(names: Sequence[str], flat: FlatUpdate, jaxpr: Jaxpr) -> list[int | None] | str:
-    """Return for each slot the leaf that it belongs to; `None` if all servers keep it, and update it alike.
-
-    Args:
-        names: The leaves' names.
-        flat: The update.
-        jaxpr: The same, with what leaves may share already cut out of it.
+    """Return for each slot its leaf, `None` if all servers keep it and update it alike; `jaxpr` is the update without the commons.
 
     Returns:
         The owners; or why leaves cannot be told apart.

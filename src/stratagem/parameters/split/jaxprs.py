@@ -24,12 +24,7 @@ Atom: TypeAlias = Var | Literal
 
 
 class Equations:
-    """The operations of a function, one after the other.
-
-    Args:
-        in_order: The equations, in order.
-        constants: The arrays that the function closes over.
-    """
+    """The operations of a function, one after the other, and the constants that it closes over."""
 
     def __init__(self, in_order: Sequence[JaxprEqn], constants: Mapping[Var, Any]) -> None:
         self.in_order = list(in_order)

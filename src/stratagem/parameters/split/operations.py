@@ -53,16 +53,12 @@ FREE = Free()
 
 @dataclass(frozen=True)
 class Step:
-    """An operation that keeps rows apart.
+    """An operation that keeps rows apart."""
 
-    Attributes:
-        outputs: How its results lie to the rows.
-        align: For each operand the axis along which it is cut to the part's rows if it is not yet.
-        resized: Returns the parameters that change for a part with this number of rows.
-    """
-
-    outputs: tuple[State, ...]
+    outputs: tuple[State, ...]  # how its results lie to the rows
+    # For each operand the axis along which it is cut to the part's rows if it is not yet.
     align: tuple[int | None, ...]
+    # Returns the parameters that change for a part with this number of rows.
     resized: Callable[[int], dict[str, Any]] = field(default=lambda rows: {})
 
 

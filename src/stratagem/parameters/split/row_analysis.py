@@ -26,15 +26,10 @@ _CHOICES: tuple[Callable[[Var, Var], bool], ...] = (
 
 @dataclass(frozen=True)
 class RowAnalysis:
-    """The rows of leaves and slots, as an update treats them.
+    """The rows of leaves and slots, as an update treats them."""
 
-    Attributes:
-        whole_because: For each leaf why it must stay whole; `None` if it may be cut.
-        follows: For each slot whether it is cut with the rows of its leaf.
-    """
-
-    whole_because: list[str | None]
-    follows: list[bool]
+    whole_because: list[str | None]  # for each leaf why it must stay whole; `None` if it may be cut
+    follows: list[bool]  # for each slot whether it is cut with the rows of its leaf
 
 
 def analyse_rows(flat: FlatUpdate, owners: Sequence[int | None], jaxpr: Jaxpr) -> RowAnalysis:
@@ -173,17 +168,10 @@ def _state(known: dict[Var, State], atom: Atom) -> State:
 def evaluate_rows(
     jaxpr: Jaxpr, consts: Sequence[Any], values: Sequence[Any], states: Sequence[State], rows: range
 ) -> list[tuple[Any, State]]:
-    """Compute the outputs of a jaxpr for some rows of a leaf, and how they lie to the rows.
+    """Compute the outputs of a jaxpr for some rows of a leaf, of which inputs with rows have only those; and their states.
 
     The equations are those that were analysed, with other sizes: nothing is traced again, so no Python in the
     optimizer can decide differently because a part is smaller.
-
-    Args:
-        jaxpr: What to compute, written for the whole leaf.
-        consts: Its constants.
-        values: The inputs; those with rows have only the part's.
-        states: How the inputs lie to the rows.
-        rows: The part's rows.
     """
     known: dict[Var, tuple[Any, State]] = dict(
         zip(jaxpr.invars, zip(values, states, strict=True), strict=True)

@@ -22,25 +22,15 @@ _BLOCKS = {"cond", "scan", "while"}
 
 @dataclass(frozen=True)
 class FlatUpdate:
-    """A traced update.
+    """A traced update."""
 
-    Attributes:
-        leaves: Inputs that stand for the variables.
-        slots: Inputs that stand for everything else that lives on.
-        gradients: Inputs that stand for the gradients, one for each leaf.
-        step: The input that stands for the number of updates before this one.
-        equations: All operations.
-        new_leaves: The variables afterwards.
-        new_slots: The slots afterwards.
-    """
-
-    leaves: list[Var]
-    slots: list[Var]
-    gradients: list[Var]
-    step: Var
+    leaves: list[Var]  # inputs that stand for the variables
+    slots: list[Var]  # inputs that stand for everything else that lives on
+    gradients: list[Var]  # inputs that stand for the gradients, one for each leaf
+    step: Var  # the input that stands for the number of updates before this one
     equations: Equations
-    new_leaves: list[Atom]
-    new_slots: list[Atom]
+    new_leaves: list[Atom]  # the variables afterwards
+    new_slots: list[Atom]  # the slots afterwards
 
     @property
     def inputs(self) -> list[Var]:

@@ -33,17 +33,11 @@ class _Portion:
 
 @dataclass(frozen=True)
 class Piece(_Portion):
-    """A leaf, or some of its rows.
-
-    Attributes:
-        leaf: The leaf's index.
-        start: The first row; 0 for the whole leaf.
-        stop: The row after the last; `None` for the whole leaf.
-    """
+    """A leaf, or some of its rows."""
 
     leaf: int
-    start: int = 0
-    stop: int | None = None
+    start: int = 0  # the first row; 0 for the whole leaf
+    stop: int | None = None  # the row after the last; `None` for the whole leaf
 
     def __post_init__(self) -> None:
         if self.stop is None and self.start != 0:
@@ -58,29 +52,20 @@ class Piece(_Portion):
 
 @dataclass(frozen=True)
 class KeptSlot(_Portion):
-    """A slot, or some of its rows, as one server keeps it.
-
-    Attributes:
-        slot: The slot's index.
-        piece: Which of the server's pieces it goes with, by position; `None` if all servers keep it.
-        start: The first row.
-        stop: The row after the last; `None` for the whole slot.
-    """
+    """A slot, or some of its rows, as one server keeps it."""
 
     slot: int
-    piece: int | None
-    start: int = 0
-    stop: int | None = None
+    piece: int | None  # which of the server's pieces it goes with, by position; `None` if all servers keep it
+    start: int = 0  # the first row
+    stop: int | None = None  # the row after the last; `None` for the whole slot
 
 
 class Computation:
     """The part of an update that some outputs need, for all rows or for some rows of a leaf; traceable.
 
     Args:
-        equations: The update.
         inputs: The values that the outputs may be computed from, beside the update's constants.
         outputs: The values that are computed.
-        rows: The rows; `None` for all.
         with_rows: The inputs that have a leaf's rows.
         are_cut: For each output whether it has the rows; none has by default.
     """
@@ -113,32 +98,22 @@ class Computation:
 
 @dataclass(frozen=True)
 class PieceGroup:
-    """Some pieces of a part that are computed together.
+    """Some pieces of a part that are computed together."""
 
-    Attributes:
-        pieces: Their places among the part's pieces.
-        slots: The places, among the part's slots, of those that are read.
-        results: The places of those that are computed.
-        compute: The new values of the pieces and then of the results, from the pieces, their gradients, the slots, the
-            step and what leaves share.
-    """
-
-    pieces: Sequence[int]
-    slots: Sequence[int]
-    results: Sequence[int]
+    pieces: Sequence[int]  # their places among the part's pieces
+    slots: Sequence[int]  # the places, among the part's slots, of those that are read
+    results: Sequence[int]  # the places of those that are computed
+    # The new values of the pieces and then of the results, from the pieces, their gradients, the slots, the step and
+    # what leaves share.
     compute: Computation
 
 
 @dataclass(frozen=True)
 class Part:
-    """One server's part of an update: the arrays that it keeps, and how it updates them.
+    """One server's part of an update: the arrays that it keeps, and how it updates them."""
 
-    Attributes:
-        pieces: The leaves, or rows of leaves, that the server holds.
-        slots: The slots that it keeps, in the order of `update`'s values: first those that all servers keep.
-    """
-
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece, ...]  # the leaves, or rows of leaves, that the server holds
+    # The slots that it keeps, in the order of `update`'s values: first those that all servers keep.
     slots: tuple[KeptSlot, ...]
     _num_commons: int = field(repr=False)
     _groups: Sequence[PieceGroup] = field(repr=False)
@@ -152,15 +127,7 @@ class Part:
         commons: Sequence[Any],
         step: Any,
     ) -> tuple[list[Any], list[Any]]:
-        """Compute the server's leaves and slots after an update; traceable.
-
-        Args:
-            leaves: Values of the pieces.
-            slots: Values of the kept slots.
-            gradients: Gradients of the pieces.
-            commons: The result of `Plan.combine` or `Plan.commons`; empty if leaves share nothing.
-            step: The number of updates before this one.
-        """
+        """Compute the server's leaves and slots after an update; `step` updates were made before. Traceable."""
         _check_number("pieces", leaves, len(self.pieces))
         _check_number("slots", slots, len(self.slots))
         _check_number("gradients", gradients, len(self.pieces))
@@ -187,11 +154,7 @@ class Part:
         return new_leaves, new_slots
 
     def partials(self, gradients: Sequence[Any]) -> list[Any]:
-        """Compute these gradients' contribution to the commons, piece by piece; traceable.
-
-        Args:
-            gradients: Gradients of the pieces.
-        """
+        """Compute these gradients' contribution to the commons, piece by piece; traceable."""
         _check_number("gradients", gradients, len(self.pieces))
         pairs = zip(self._partials, gradients, strict=True)
         return [value for compute, gradient in pairs for value in compute([gradient])]
@@ -206,37 +169,27 @@ def _check_number(what: str, values: Sequence[Any], expected: int) -> None:
 
 @dataclass(frozen=True)
 class Partial:
-    """A small value of one leaf from which the commons are computed.
+    """A small value of one leaf from which the commons are computed."""
 
-    Attributes:
-        var: Where it is in the update.
-        combine: Puts those of two pieces of the leaf together; `None` if the leaf must be whole.
-    """
-
-    var: Var
-    combine: Combination | None
+    var: Var  # where it is in the update
+    combine: (
+        Combination | None
+    )  # puts those of two pieces of the leaf together; `None` if the leaf must be whole
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An analysed update.
+    """An analysed update."""
 
-    Attributes:
-        names: The leaves' names.
-        owner_of_slot: For each slot the leaf that it belongs to; `None` if every server keeps it, and updates
-            it alike.
-        whole_because: For each leaf why it cannot be cut along axis 0; `None` if it can.
-        slot_follows_rows: For each slot whether it is cut with its leaf; else each piece keeps a copy.
-        couplings: The values that leaves share, in words; empty if there are none.
-        inseparable: Why only one server can do the update; `None` if any number can.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the leaves' names
+    # For each slot the leaf that it belongs to; `None` if every server keeps it, and updates it alike.
     owner_of_slot: tuple[int | None, ...]
-    whole_because: tuple[str | None, ...]
-    slot_follows_rows: tuple[bool, ...]
-    couplings: tuple[str, ...]
-    inseparable: str | None
+    whole_because: tuple[str | None, ...]  # for each leaf why it cannot be cut along axis 0; `None` if it can
+    slot_follows_rows: tuple[
+        bool, ...
+    ]  # for each slot whether it is cut with its leaf; else each piece keeps a copy
+    couplings: tuple[str, ...]  # the values that leaves share, in words; empty if there are none
+    inseparable: str | None  # why only one server can do the update; `None` if any number can
     _flat: FlatUpdate = field(repr=False)
     _commons: tuple[Var, ...] = field(repr=False)
     _partials: tuple[tuple[Partial, ...], ...] = field(repr=False)
