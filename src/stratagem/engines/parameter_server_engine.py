@@ -29,7 +29,7 @@ from stratagem.parameters.partition import Partitioner
 from stratagem.parameters.planning import JobOptions, ModelPlan, Pieces
 from stratagem.parameters.push import Contribution, TrainingClient
 from stratagem.parameters.rules import UpdateRule
-from stratagem.parameters.server_rows import ServerRows
+from stratagem.parameters.served_tables import ServerRows
 from stratagem.runtime import Server
 from stratagem.runtime.peers import task_name
 from stratagem.runtime.stderr import report_briefly

@@ -12,7 +12,7 @@ from stratagem.engines.rows import count_rows
 from stratagem.engines.table_trainables import TableTrainable
 from stratagem.errors import DataError, StrategyError
 from stratagem.parameters.planning import Pieces
-from stratagem.parameters.server_rows import ServerRows
+from stratagem.parameters.served_tables import ServerRows
 from stratagem.runtime.wire.arrays import Array
 from stratagem.tables.row_partition import RowPartition
 from stratagem.tables.stacks import BatchRows, padded_size

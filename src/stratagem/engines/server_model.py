@@ -17,7 +17,7 @@ from stratagem.parameters.exchanges import Label
 from stratagem.parameters.planning import ModelPlan
 from stratagem.parameters.push import Contribution, Outcome, TrainingClient
 from stratagem.parameters.rendezvous import Rendezvous
-from stratagem.parameters.server_rows import ServerRows
+from stratagem.parameters.served_tables import ServerRows
 from stratagem.tables.table_files import NO_ROWS, NewRows
 from stratagem.waist import Arrays, TrainState
 from stratagem.waist.home import PreemptionNotice, ServerHome, Shards

@@ -6,7 +6,7 @@ A map, from the outside in:
     client                     a worker's client of the servers: joins, comes back after losses, reads, sets, keeps values
     rendezvous                 where workers meet by way of server 0: gathers, notes, values that all evaluate
     planning, partition        a model over servers as every worker plans it: who holds what, what is shipped
-    server_rows                tables on the servers, as a worker plans and sees them
+    served_tables              tables on the servers, as a worker plans and sees them
     row_updates                an optimizer's update of the rows of a table
     split                      an optimizer's update, cut into one function for each server
     service, pushes            the calls that a server answers; its side of a push

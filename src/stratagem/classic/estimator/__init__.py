@@ -7,7 +7,7 @@ A map, from the outside in:
     evaluator          the evaluator task: when it evaluates, and how it and the chief learn of each other
     estimator          Estimator: train, evaluate, predict
     training_loop      the loop of one training, its checkpoints and its summaries
-    model              a model function, called and checked; evaluation and prediction with it
+    model_function     a model function, called and checked; evaluation and prediction with it
     input_function     an input function, called and checked
     checkpoint_reader  parameters and variables, read from checkpoints
     estimator_specs    what a user fills in: RunConfig, EstimatorSpec, TrainSpec, EvalSpec, Hook

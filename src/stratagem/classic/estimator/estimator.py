@@ -26,7 +26,7 @@ from stratagem.classic.estimator.estimator_specs import (
     make_strategy,
 )
 from stratagem.classic.estimator.input_function import BatchForm, InputFunction
-from stratagem.classic.estimator.model import (
+from stratagem.classic.estimator.model_function import (
     Model,
     call_model_fn,
     check_model_fn,

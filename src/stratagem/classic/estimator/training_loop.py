@@ -16,7 +16,7 @@ from stratagem import environment
 from stratagem.classic.estimator.checkpoint_reader import checkpoint_directory
 from stratagem.classic.estimator.estimator_specs import SAVE_SECONDS, Hook, RunConfig, check_optional_count
 from stratagem.classic.estimator.input_function import BatchForm, InputFunction
-from stratagem.classic.estimator.model import Model
+from stratagem.classic.estimator.model_function import Model
 from stratagem.errors import MissingExtra, StrategyError
 from stratagem.strategies import InputContext, Strategy
 from stratagem.training import SummaryWriter, progress
