@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, cast
 
 import jax
@@ -217,7 +216,7 @@ class InGraphEngine(Engine):
         plan = ModelPlan(name, state, state.recipe.names, self._options)
         model = InGraphModel(name, self._workers.pool, plan, state, self._rule.averages_pushes)
         self._workers.use(model)
-        return model.renew(replace(state, recipe=replace(state.recipe, home=model)))
+        return model.renew(state.at_home(model))
 
     def build(self, trainable: Trainable) -> Step:
         step = self._in_step(trainable) if self._rule.averages_pushes else self._in_turn(trainable)

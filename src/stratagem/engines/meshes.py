@@ -136,9 +136,7 @@ def optimizer_in_shards(state: TrainState, mesh: Mesh) -> TrainState:
 def lay_over(state: TrainState, shardings: TrainState, home: WorkerHome) -> TrainState:
     """Put each array of a state where it belongs on the devices of all workers, which train it together."""
     laid_out: TrainState = jax.tree.map(_put, state, shardings)
-    if state.recipe.home is home:
-        return laid_out
-    return replace(laid_out, recipe=replace(state.recipe, home=home))
+    return laid_out.at_home(home)
 
 
 def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:

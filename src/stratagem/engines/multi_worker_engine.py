@@ -91,9 +91,7 @@ class MultiWorkerEngine(Engine):
 
     def lay_out(self, state: TrainState) -> TrainState:
         laid_out: TrainState = self.replicas.replicate(state)
-        if state.recipe.home is self._workers:
-            return laid_out
-        return replace(laid_out, recipe=replace(state.recipe, home=self._workers))
+        return laid_out.at_home(self._workers)
 
     def build(self, trainable: Trainable) -> Step:
         def update(

@@ -147,6 +147,10 @@ class TrainState:
         """The random key of this step."""
         return jax.random.fold_in(jax.random.key(self.recipe.seed), self.step)
 
+    def at_home(self, home: Home) -> "TrainState":
+        """Return the same state with another home; this very state if that is its home already."""
+        return self if self.recipe.home is home else replace(self, recipe=replace(self.recipe, home=home))
+
     def updated(self, grads: Arrays, state: Arrays) -> "TrainState":
         """Return the state after an update with these gradients; traceable."""
         recipe = self.recipe
