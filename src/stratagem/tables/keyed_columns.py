@@ -134,12 +134,12 @@ class HashIndex(Index):
         return self._search(ids)[0]
 
     def add(self, ids: Array, rows: Array) -> None:
-        segments, _ = _hash(ids)
+        segments, hashes = _hash(ids)
         added = np.bincount(segments, minlength=_SEGMENTS)
         for segment in np.flatnonzero((self._used + added) * _FULLEST > self._mask):
             self._make_room(int(segment), int(added[segment]))
         self._used += added
-        self._insert(ids, rows)
+        self._insert(segments, hashes, rows)
 
     def remove(self, ids: Array) -> None:
         rows, places = self._search(ids)
@@ -165,12 +165,11 @@ class HashIndex(Index):
             left = left[is_other | (next_rows < -1)]
         return rows, places
 
-    def _insert(self, ids: Array, rows: Array) -> None:
-        """Assign rows to ids that are not in the hash table."""
-        segments, hashes = _hash(ids)
+    def _insert(self, segments: Array, hashes: Array, rows: Array) -> None:
+        """Assign rows to ids that are not in the hash table, given their hashes, which are changed."""
         base, mask = self._base.take(segments), self._mask.take(segments)
         table, entries = self._places.array, rows + 1
-        left = np.arange(len(ids))
+        left = np.arange(len(rows))
         while left.size:
             places = base[left] + (hashes[left] & mask[left])
             free = table.take(places) == 0
@@ -193,7 +192,7 @@ class HashIndex(Index):
             self._base[segment], self._mask[segment] = self._end, capacity - 1
             self._end += capacity
         self._used[segment] = len(rows)
-        self._insert(self._ids.array.take(rows), rows)
+        self._insert(*_hash(self._ids.array.take(rows)), rows)
 
 
 def _hash(ids: Array) -> tuple[Array, Array]:
